@@ -1,0 +1,4 @@
+//! AgentDO: durable AI agents on Cloudflare.
+
+pub mod model;
+pub mod port;
