@@ -1,4 +1,10 @@
 //! AgentDO: durable AI agents on Cloudflare.
 
+pub mod agent;
+mod closed_list;
+pub mod error;
+pub mod json;
 pub mod model;
+pub mod platform;
 pub mod port;
+pub mod sabotage;

@@ -1,0 +1,107 @@
+//! The log: what clients replay. One row holds all events of one transaction, so that events cost numbers and not rows.
+
+use super::unit::{parse, to_json};
+use crate::port::{Row, SqlError, Tx};
+use serde_json::Value;
+
+/// Bytes of text in one cell; longer text lies in table `part` (design S3; the platform refuses 2 MB).
+const CELL_BYTES_MAX: usize = 512 * 1024;
+
+/// Adds the events of one transaction; `last_seq` is the number of the last of them.
+pub(super) fn append(tx: &dyn Tx, last_seq: i64, events: &[Value], now_ms: i64) -> Result<(), SqlError> {
+    let count = i64::try_from(events.len()).map_err(|error| SqlError::new(error.to_string()))?;
+    let first = last_seq.saturating_sub(count).saturating_add(1);
+    let body = to_json(&events)?;
+    let sql = "INSERT INTO log (seq, first, body, at_ms) VALUES (?1, ?2, ?3, ?4)";
+    if body.len() <= CELL_BYTES_MAX {
+        tx.execute(sql, &[last_seq.into(), first.into(), body.into(), now_ms.into()])?;
+        return Ok(());
+    }
+    tx.execute(sql, &[last_seq.into(), first.into(), None::<String>.into(), now_ms.into()])?;
+    for (n, piece) in pieces(&body, CELL_BYTES_MAX).enumerate() {
+        let n = i64::try_from(n).unwrap_or(i64::MAX);
+        tx.execute("INSERT INTO part (seq, n, body) VALUES (?1, ?2, ?3)", &[last_seq.into(), n.into(), piece.into()])?;
+    }
+    Ok(())
+}
+
+/// The events after `after`, at most about `limit` of them: whole rows are read, at least one.
+pub(super) fn events_after(tx: &dyn Tx, after: i64, limit: usize) -> Result<Vec<Value>, SqlError> {
+    let mut events = Vec::new();
+    let mut from = after;
+    while events.len() < limit {
+        // Small pages: rows differ much in size, and memory is bounded by what one page can hold.
+        let rows = tx.query("SELECT seq, first, body FROM log WHERE seq > ?1 ORDER BY seq LIMIT 16", &[from.into()])?;
+        if rows.is_empty() {
+            break;
+        }
+        for row in &rows {
+            from = row.integer(0)?;
+            events.extend(row_events(tx, row)?.into_iter().filter(|event| seq_of(event) > after));
+            if events.len() >= limit {
+                break;
+            }
+        }
+    }
+    Ok(events)
+}
+
+fn row_events(tx: &dyn Tx, row: &Row) -> Result<Vec<Value>, SqlError> {
+    match row.optional_text(2)? {
+        Some(body) => parse(body, "log.body"),
+        None => {
+            let parts = tx.query("SELECT body FROM part WHERE seq = ?1 ORDER BY n", &[row.integer(0)?.into()])?;
+            let mut body = String::new();
+            for part in &parts {
+                body.push_str(part.text(0)?);
+            }
+            parse(&body, "part.body")
+        }
+    }
+}
+
+/// The one event with this number.
+pub(super) fn event(tx: &dyn Tx, seq: i64) -> Result<Option<Value>, SqlError> {
+    let rows = tx.query("SELECT seq, first, body FROM log WHERE seq >= ?1 ORDER BY seq LIMIT 1", &[seq.into()])?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    Ok(row_events(tx, row)?.into_iter().find(|event| seq_of(event) == seq))
+}
+
+/// The number of an event, 0 when it has none.
+pub(super) fn seq_of(event: &Value) -> i64 {
+    event.get("seq").and_then(Value::as_i64).unwrap_or(0)
+}
+
+/// `text` in pieces of at most `bytes_max` bytes, cut between characters.
+fn pieces(text: &str, bytes_max: usize) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let mut end = rest.len().min(bytes_max.max(4));
+        while !rest.is_char_boundary(end) {
+            end = end.saturating_sub(1);
+        }
+        let (piece, tail) = rest.split_at_checked(end)?;
+        rest = tail;
+        Some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pieces;
+
+    #[test]
+    fn pieces_join_to_the_text_and_never_split_a_character() {
+        let text = "aé漢🦀".repeat(50);
+        for bytes_max in [4, 5, 7, 64, 10_000] {
+            let all: Vec<&str> = pieces(&text, bytes_max).collect();
+            assert!(all.iter().all(|piece| piece.len() <= bytes_max));
+            assert_eq!(all.concat(), text);
+        }
+    }
+}

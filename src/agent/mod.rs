@@ -1,0 +1,225 @@
+//! Durable execution: the machine that turns submissions into answers, one per agent.
+//!
+//! **Machine.** [`Machine`] holds no state of its own but a cache. Every command and every event is one synchronous
+//! function over one SQL transaction: it loads the working set ([`state::Agent`] and the rows of `work`), changes it,
+//! writes it once, and returns [`Effect`]s. Nothing else changes an agent (design A2, A3).
+//!
+//! **Driver.** `driver` performs effects and feeds [`Event`]s back. It decides nothing; the simulation has another
+//! driver over the same machine.
+//!
+//! **Fence.** Each effect names its operation with epoch and generation ([`OpRef`]); an event that does not fit is
+//! dropped. So a late hook, a tool left behind, a second alarm or a stale instance can do no harm.
+//!
+//! **Caveats.** An effect may be performed and its event lost; what then holds is in [`recover`], case by case. The cache
+//! of encoded transcript rows holds committed rows only.
+
+mod call;
+mod command;
+mod context;
+mod interface;
+mod log;
+mod recover;
+mod schema;
+mod settle;
+pub mod state;
+mod tools;
+mod unit;
+pub mod view;
+
+pub use context::{Folded, RequestHead, Target, Wire};
+pub use interface::*;
+pub use schema::{SCHEMA_VERSION, SchemaState, migrate};
+
+use crate::error::ApiError;
+use crate::port::{Random, SqlError, Tx};
+use chrono::{DateTime, SecondsFormat};
+use context::ContextCache;
+use serde_json::{Value, json};
+use state::AgentConfig;
+use std::cell::RefCell;
+use std::rc::Rc;
+use unit::Unit;
+
+/// Times a crash may cut off one operation before it is parked (design L3).
+pub const RESTARTS_MAX: u32 = 5;
+/// Runs in a row that may end with the same failure before the agent is parked (design I3).
+pub const FAILURES_MAX: u32 = 3;
+/// Submissions that may wait at once.
+pub const QUEUED_MAX: u32 = 200;
+/// Tools that run at once (design T5).
+pub const TOOLS_AT_ONCE: usize = 4;
+/// Tool calls of one answer that are looked at; the rest is answered with an error.
+pub const TOOL_CALLS_MAX: usize = 64;
+/// Empty answers that are asked for again (design R8).
+pub const EMPTIES_MAX: u32 = 2;
+/// Answers in a row whose tool calls the output limit cut, before the run ends.
+pub const TRUNCATED_IN_A_ROW_MAX: u32 = 3;
+/// A wait longer than this is a quota matter, not a retry (design R6).
+pub const RETRY_WAIT_MS_MAX: u64 = 120_000;
+
+/// Intervals, limits and the models, from the configuration.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The configuration of an agent not seen before.
+    pub defaults: AgentConfig,
+    /// The provider of a run whose agent pins none: `openrouter` or `vertex`.
+    pub provider: String,
+    /// How far ahead the alarm stands while work is in flight, ms.
+    pub alarm_ahead_ms: i64,
+    /// How long a stop waits for what ignores its signal, ms.
+    pub stop_grace_ms: i64,
+    /// First bound of the backoff, ms.
+    pub retry_base_ms: u64,
+    /// Largest bound of the backoff, ms.
+    pub retry_max_ms: u64,
+    /// Retries of one call.
+    pub retries_max: u32,
+    /// How long a tool may run unless it says otherwise, ms.
+    pub tool_timeout_ms: u64,
+    /// Requests one run may dispatch, for haiku, sonnet and opus.
+    pub calls_max: [u32; 3],
+    /// The model of each tier and provider.
+    pub targets: Vec<Target>,
+}
+
+/// What is registered: tools, hooks that somebody handles, gates in order.
+#[derive(Debug, Clone, Default)]
+pub struct Catalog {
+    /// The tools, in order of registration.
+    pub tools: Vec<ToolSpec>,
+    /// Somebody handles `before_agent_request`.
+    pub handles_before_agent_request: bool,
+    /// Somebody handles `tool_call`.
+    pub handles_tool_call: bool,
+    /// Names of the gates, in the order they are asked.
+    pub gates: Vec<String>,
+}
+
+/// Checks arguments against a tool's schema; the texts are for the model.
+pub type CheckArguments = dyn Fn(&str, &Value) -> Result<(), String>;
+
+/// The machine of one agent.
+pub struct Machine {
+    settings: Settings,
+    catalog: Catalog,
+    wires: Vec<(String, Rc<dyn Wire>)>,
+    check_arguments: Rc<CheckArguments>,
+    cache: RefCell<ContextCache>,
+}
+
+/// The world as one transaction may know it.
+#[derive(Clone, Copy)]
+pub struct World<'a> {
+    /// ms since 1970, UTC.
+    pub now_ms: i64,
+    /// For ids and jitter.
+    pub random: &'a dyn Random,
+}
+
+impl Machine {
+    /// A machine with these settings. `wires` maps a provider to its format; `check_arguments` checks a tool's arguments.
+    pub fn new(
+        settings: Settings,
+        catalog: Catalog,
+        wires: Vec<(String, Rc<dyn Wire>)>,
+        check_arguments: Rc<CheckArguments>,
+    ) -> Self {
+        Self { settings, catalog, wires, check_arguments, cache: RefCell::default() }
+    }
+
+    /// What is registered.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// The model of a tier at a provider.
+    pub fn target(&self, tier: &str, provider: &str) -> Option<&Target> {
+        self.settings.targets.iter().find(|target| target.tier == tier && target.provider == provider)
+    }
+
+    fn wire(&self, provider: &str) -> Option<Rc<dyn Wire>> {
+        self.wires.iter().find(|(name, _)| name == provider).map(|(_, wire)| Rc::clone(wire))
+    }
+
+    /// After start, eviction or panic: looks at the working set, and goes on with what was in flight. Writes nothing when
+    /// there is nothing to do.
+    pub fn open(&self, tx: &dyn Tx, world: World<'_>) -> Result<(SchemaState, Output), SqlError> {
+        self.cache.borrow_mut().clear();
+        if !schema::present(tx)? {
+            return Ok((SchemaState::Ready, Output::default()));
+        }
+        let state = schema::migrate(tx)?;
+        if state != SchemaState::Ready {
+            return Ok((state, Output::default()));
+        }
+        let mut unit = Unit::open(tx, self, world.now_ms, world.random)?;
+        recover::open(&mut unit)?;
+        Ok((SchemaState::Ready, unit.close()?))
+    }
+
+    /// Carries out a command. An error changes nothing.
+    pub fn command(&self, tx: &dyn Tx, command: &Command, world: World<'_>) -> Result<(Reply, Output), ApiError> {
+        schema::migrate(tx)?;
+        let mut unit = Unit::open(tx, self, world.now_ms, world.random)?;
+        if unit.agent.alarm_ms.is_some_and(|due| due <= world.now_ms) {
+            recover::fire_due(&mut unit)?;
+        }
+        let reply = command::carry_out(&mut unit, command)?;
+        Ok((reply, unit.close()?))
+    }
+
+    /// Takes note of an event. One that no longer counts changes nothing.
+    pub fn event(&self, tx: &dyn Tx, event: &Event, world: World<'_>) -> Result<Output, SqlError> {
+        if !schema::present(tx)? {
+            return Ok(Output::default());
+        }
+        let mut unit = Unit::open(tx, self, world.now_ms, world.random)?;
+        match event {
+            Event::HooksAnswered { op, verdict } => {
+                if op.id.starts_with("tool") {
+                    tools::hooks_answered(&mut unit, op, verdict)?;
+                } else {
+                    call::hooks_answered(&mut unit, op, verdict)?;
+                }
+            }
+            Event::HooksPending { op } => {
+                if op.id.starts_with("tool") {
+                    tools::hooks_pending(&mut unit, op)?;
+                } else {
+                    call::hooks_pending(&mut unit, op);
+                }
+            }
+            Event::GateAnswered { op, answer } => call::gate_answered(&mut unit, op, answer)?,
+            Event::Authorized { op, refused } => call::authorized(&mut unit, op, refused.as_ref())?,
+            Event::StreamBatch { op, deltas } => call::stream_batch(&mut unit, op, deltas)?,
+            Event::ModelEnded { op, outcome } => call::ended(&mut unit, op, outcome)?,
+            Event::ToolEnded { op, result } => tools::ended(&mut unit, op, result)?,
+            Event::Indexed { version } => {
+                let acknowledged = unit.agent.index.acknowledged.max(*version);
+                // Written with the next change, and at once only when nothing is going on: a repeat does no harm.
+                if unit.agent.run.is_none() {
+                    unit.agent.index.acknowledged = acknowledged;
+                }
+            }
+            Event::AlarmFired => {
+                unit.agent.alarm_ms = None;
+                recover::fire_due(&mut unit)?;
+            }
+        }
+        unit.close()
+    }
+}
+
+/// An event as clients see it.
+fn event_json(kind: &str, seq: i64, now_ms: i64, fields: Value) -> Value {
+    let mut event = json!({ "seq": seq, "type": kind, "at": rfc3339(now_ms) });
+    if let (Some(event), Value::Object(fields)) = (event.as_object_mut(), fields) {
+        event.extend(fields);
+    }
+    event
+}
+
+/// A time as the API shows it: RFC 3339, UTC, ms.
+pub fn rfc3339(at_ms: i64) -> String {
+    DateTime::from_timestamp_millis(at_ms).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Millis, true)
+}

@@ -1,0 +1,173 @@
+//! What the API shows of an agent: reads only, derived from what is stored.
+
+use super::log::{self, seq_of};
+use super::state::{Agent, CallStep, Phase};
+use super::unit::parse;
+use super::{rfc3339, schema};
+use crate::model::message::{Message, text_of};
+use crate::port::{Row, SqlError, Tx};
+use serde_json::{Value, json};
+
+/// A row of `submission`.
+pub struct StoredSubmission {
+    /// `sub_…`.
+    pub id: String,
+    /// The client's id.
+    pub request_id: String,
+    /// Hash of the canonical body.
+    pub body_sha256: String,
+    /// `queued`, `placed`, `done` or `unanswered`.
+    pub status: String,
+    /// Sequence number of its entry, once placed.
+    pub entry: Option<i64>,
+    /// Sequence number of its answer, once done.
+    pub answer: Option<i64>,
+    /// Why it is unanswered.
+    pub reason: Option<String>,
+}
+
+impl StoredSubmission {
+    /// Whether it has settled.
+    pub fn settled(&self) -> bool {
+        matches!(self.status.as_str(), "done" | "unanswered")
+    }
+}
+
+/// The submission with this request id.
+pub fn stored_submission(tx: &dyn Tx, request_id: &str) -> Result<Option<StoredSubmission>, SqlError> {
+    if !schema::present(tx)? {
+        return Ok(None);
+    }
+    let rows = tx.query(
+        "SELECT id, request_id, body_sha256, status, entry, answer, reason FROM submission WHERE request_id = ?1",
+        &[request_id.into()],
+    )?;
+    rows.first().map(read_submission).transpose()
+}
+
+fn read_submission(row: &Row) -> Result<StoredSubmission, SqlError> {
+    Ok(StoredSubmission {
+        id: row.text(0)?.to_owned(),
+        request_id: row.text(1)?.to_owned(),
+        body_sha256: row.text(2)?.to_owned(),
+        status: row.text(3)?.to_owned(),
+        entry: row.optional_integer(4)?,
+        answer: row.optional_integer(5)?,
+        reason: row.optional_text(6)?.map(str::to_owned),
+    })
+}
+
+/// A submission as the API shows it, with the text of its answer.
+pub fn submission_json(tx: &dyn Tx, stored: &StoredSubmission) -> Result<Value, SqlError> {
+    let answer = match stored.answer {
+        None => Value::Null,
+        Some(seq) => {
+            let event = log::event(tx, seq)?;
+            let message = event.as_ref().and_then(|event| event.get("entry")?.get("message")).cloned();
+            let text = match message.map(serde_json::from_value::<Message>) {
+                Some(Ok(Message::Assistant(message))) => text_of(&message.content),
+                _ => String::new(),
+            };
+            json!({ "text": text, "seq": seq })
+        }
+    };
+    Ok(json!({
+        "id": stored.id, "request_id": stored.request_id, "status": stored.status, "reason": stored.reason,
+        "entry": stored.entry, "answer": answer,
+    }))
+}
+
+/// The working set; `None` for an agent that never was.
+pub fn load(tx: &dyn Tx) -> Result<Option<Agent>, SqlError> {
+    if !schema::present(tx)? {
+        return Ok(None);
+    }
+    let rows = tx.query("SELECT state FROM agent WHERE one = 1", &[])?;
+    rows.first().map(|row| parse(row.text(0)?, "agent.state")).transpose()
+}
+
+/// The agent as the API shows it, less its id; `None` for one that never was.
+pub fn agent(tx: &dyn Tx) -> Result<Option<Value>, SqlError> {
+    let Some(agent) = load(tx)? else {
+        return Ok(None);
+    };
+    let rows = tx.query(
+        "SELECT request_id, id, mode FROM submission WHERE status = 'queued' ORDER BY position LIMIT 200",
+        &[],
+    )?;
+    let queued = rows
+        .iter()
+        .map(|row| Ok(json!({ "request_id": row.text(0)?, "id": row.text(1)?, "when_busy": row.text(2)? })))
+        .collect::<Result<Vec<Value>, SqlError>>()?;
+    Ok(Some(agent_json(&agent, queued)))
+}
+
+pub(super) fn agent_json(agent: &Agent, queued: Vec<Value>) -> Value {
+    let run = agent.run.as_ref().map(|run| {
+        json!({
+            "id": run.id, "task_id": null, "attempt": null, "tier": run.tier, "provider": run.provider,
+            "model": format!("tier-{}{}", run.tier, if run.provider == "vertex" { "-vertex" } else { "" }),
+            "calls": run.calls, "started_at": rfc3339(run.started_ms),
+        })
+    });
+    let parked = agent.parked.as_ref().or_else(|| agent.run.as_ref().and_then(|run| run.parked.as_ref()));
+    json!({
+        "status": agent.status(), "run": run, "queued": queued,
+        "parked": parked.map(|parked| json!({ "reason": parked.reason, "since": rfc3339(parked.since_ms) })),
+        "waits": waits(agent), "next_wake_at": agent.alarm_ms.map(rfc3339), "last_seq": agent.seq,
+        "entries": agent.entries, "usage": agent.usage,
+    })
+}
+
+fn waits(agent: &Agent) -> Vec<Value> {
+    let Some(Phase::Call(call)) = agent.run.as_ref().map(|run| &run.phase) else {
+        return Vec::new();
+    };
+    let until = call.due_ms.map(rfc3339);
+    match call.step {
+        CallStep::Backoff => vec![json!({ "for": "backoff", "until": until })],
+        CallStep::GateWait(_) => vec![json!({ "for": "slot", "until": until })],
+        _ => Vec::new(),
+    }
+}
+
+/// Events after `after`, about `limit` of them.
+pub fn events_after(tx: &dyn Tx, after: i64, limit: usize) -> Result<Vec<Value>, SqlError> {
+    if !schema::present(tx)? {
+        return Ok(Vec::new());
+    }
+    log::events_after(tx, after, limit)
+}
+
+/// Entries after `after`, at most `limit`, and where the next page begins when there may be one.
+pub fn entries(tx: &dyn Tx, after: i64, limit: usize) -> Result<(Vec<Value>, Option<i64>), SqlError> {
+    let mut found = Vec::new();
+    let mut from = after;
+    if !schema::present(tx)? {
+        return Ok((found, None));
+    }
+    loop {
+        let events = log::events_after(tx, from, ENTRY_SCAN_EVENTS)?;
+        let Some(last) = events.last() else {
+            return Ok((found, None));
+        };
+        let last_seq = seq_of(last);
+        for event in &events {
+            let Some(entry) = event.get("entry").and_then(Value::as_object) else {
+                continue;
+            };
+            if found.len() >= limit {
+                let next = found.last().map_or(from, seq_of);
+                return Ok((found, Some(next)));
+            }
+            let mut shown = serde_json::Map::new();
+            shown.insert("seq".to_owned(), event.get("seq").cloned().unwrap_or(Value::Null));
+            shown.insert("created_at".to_owned(), event.get("at").cloned().unwrap_or(Value::Null));
+            shown.extend(entry.clone());
+            found.push(Value::Object(shown));
+        }
+        from = last_seq;
+    }
+}
+
+const ENTRY_SCAN_EVENTS: usize = 256;
