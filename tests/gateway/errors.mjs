@@ -33,8 +33,8 @@ export function openrouterError(code, message, metadata = {}) {
 export function refusalBody(reasons) {
   const own = reasons.find((reason) => reason.by === "platform");
   const texts = reasons.map((reason) => reason.text);
-  if (own) return openrouterError(400, own.text, { error_type: "invalid_request", reasons: texts });
+  if (own) return openrouterError(400, own.text, { error_type: "invalid_request", stand_in_reasons: texts });
   const raw = JSON.stringify({ error: { message: texts[0], type: "invalid_request_error" } });
-  const metadata = { error_type: "invalid_request", provider_name: "StandIn", raw, reasons: texts };
+  const metadata = { error_type: "invalid_request", provider_name: "StandIn", raw, stand_in_reasons: texts };
   return openrouterError(400, "Provider returned error", metadata);
 }

@@ -9,13 +9,16 @@ export class Exchange {
   constructor({ res, holds, journal, record = null, live }) {
     Object.assign(this, { res, holds, journal, record });
     live.add(this);
-    res.on("close", () => {
+    const left = () => {
       live.delete(this);
       // A stalled response is a fault already; that its client left is worth knowing too.
       const state = record?.state === "fault" ? "fault" : "aborted_by_client";
       this.#end({ state, client_gone: true });
       this.#controller.abort();
-    });
+    };
+    // The client may have left while its body was read: then "close" has been and will not come again.
+    if (res.destroyed) left();
+    else res.on("close", left);
     res.on("error", () => {}); // A write to a client that left; "close" follows and tells.
   }
 
