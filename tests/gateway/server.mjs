@@ -21,6 +21,8 @@ const BODY_BYTES_MAX = 32 * 1024 * 1024;
 // An upload over the limit is read on so that its sender gets to see the 413; past this it is cut.
 const DRAIN_BYTES_MAX = 2 * BODY_BYTES_MAX;
 const COMMENT_INTERVAL_MS = 1000;
+// Node's own 5 s would close an idle connection just as a busy client takes it up again: a fault nobody scripted.
+const KEEP_ALIVE_MS = 600_000;
 const GATEWAY_PATH = /^\/v1\/[^/]+\/[^/]+\/openrouter\/(?:v1\/)?chat\/completions$/;
 const PLAIN_PATH = /^(?:\/v1)?\/chat\/completions$/;
 
@@ -210,9 +212,9 @@ function parseBody(bytes) {
 export async function startGateway({ port = 0, host = "127.0.0.1", logFile = null, ...options } = {}) {
   const gateway = new Gateway(options);
   if (logFile) await gateway.resume(logFile);
-  const server = createServer((req, res) => {
+  const server = createServer({ keepAliveTimeout: KEEP_ALIVE_MS }, (req, res) => {
     gateway.handle(req, res).catch((error) => {
-      gateway.log(`internal error: ${error.stack}`);
+      console.error(`gateway: internal error: ${error.stack}`);
       if (res.headersSent) res.destroy();
       else res.writeHead(500, { "content-type": "application/json" }).end(JSON.stringify(openrouterError(500, `stand-in: ${error.message}`)));
     });
