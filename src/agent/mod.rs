@@ -4,7 +4,7 @@
 //! function over one SQL transaction: it loads the working set ([`state::Agent`] and the rows of `work`), changes it,
 //! writes it once, and returns [`Effect`]s. Nothing else changes an agent (design A2, A3).
 //!
-//! **Driver.** `driver` performs effects and feeds [`Event`]s back. It decides nothing; the simulation has another
+//! **Driver.** [`driver`] performs effects and feeds [`Event`]s back. It decides nothing; the simulation has another
 //! driver over the same machine.
 //!
 //! **Fence.** Each effect names its operation with epoch and generation ([`OpRef`]); an event that does not fit is
@@ -16,12 +16,15 @@
 mod call;
 mod command;
 mod context;
+pub mod driver;
 mod interface;
+mod live;
 mod log;
 mod recover;
 mod schema;
 mod settle;
 pub mod state;
+pub mod stream;
 mod tools;
 mod unit;
 pub mod view;
