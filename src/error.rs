@@ -7,6 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::json::{Problem, ProblemKind};
 use crate::port::SqlError;
 
 macro_rules! codes {
@@ -223,6 +224,21 @@ impl From<Code> for ApiError {
 impl From<SqlError> for ApiError {
     fn from(error: SqlError) -> Self {
         Self::new(Code::StorageUnavailable).logged(&error.message)
+    }
+}
+
+impl From<Problem> for ApiError {
+    fn from(problem: Problem) -> Self {
+        let place = if problem.path.is_empty() { "the body" } else { problem.path.as_str() };
+        let message = format!("{place}: {}", problem.problem);
+        let error = match problem.kind {
+            ProblemKind::Invalid => Self::because(Code::InvalidRequest, message),
+            ProblemKind::Unknown(known) => Self::because(Code::UnknownField, message).with("known", known.to_vec()),
+            ProblemKind::TooLarge(limit, unit) => {
+                Self::because(Code::TooLarge, message).with("limit", limit).with("unit", unit)
+            }
+        };
+        if problem.path.is_empty() { error } else { error.with("field", problem.path) }
     }
 }
 

@@ -145,7 +145,7 @@ impl<'de> Visitor<'de> for Strict {
             }
             let value = entries.next_value_seed(self.deeper()?)?;
             if found.contains_key(&key) {
-                return Err(de::Error::custom(format_args!("the key {key:?} stands there twice")));
+                return Err(de::Error::custom(format_args!("the key {:?} stands there twice", child("", &key))));
             }
             found.insert(key, value);
         }
@@ -287,7 +287,7 @@ impl<'a> Fields<'a> {
 }
 
 fn child(path: &str, name: &str) -> String {
-    // A key from outside may be of any length and hold anything; it goes into messages and headers of a log.
+    // A key from outside may be of any length and hold anything; it goes into messages and the log.
     let name: String = name.chars().take(64).map(|char| if char.is_control() { '?' } else { char }).collect();
     if path.is_empty() { name } else { format!("{path}.{name}") }
 }

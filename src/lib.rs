@@ -1,12 +1,17 @@
 //! AgentDO: durable AI agents on Cloudflare.
 
-pub mod agent;
+#[macro_use]
 mod closed_list;
+
+pub mod agent;
+pub mod config;
 pub mod error;
 pub mod hook;
+pub mod http;
 pub mod json;
 pub mod model;
 pub mod platform;
 pub mod port;
 pub mod sabotage;
 pub mod signal;
+pub mod tool;

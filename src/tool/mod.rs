@@ -1,0 +1,3 @@
+//! Tools: what a model can call.
+
+pub mod schema;
