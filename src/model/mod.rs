@@ -1,7 +1,21 @@
 //! What is said to and heard from a model: the neutral messages, the wire decoders and encoders, and the classification of
 //! what came back into typed outcomes (design R5). All of it is pure; bytes come in, values come out.
 
+pub mod assemble;
+pub mod call;
+mod calls;
+pub mod chat;
+pub mod classify;
+pub mod encode;
+pub mod estimate;
+mod finish;
+pub mod headers;
+mod lenient;
 pub mod message;
+mod redact;
+pub mod sse;
+mod usage;
+mod wait;
 
 use message::AssistantMessage;
 use serde::{Deserialize, Serialize};
@@ -31,14 +45,20 @@ pub enum Delta {
         #[serde(default, skip_serializing_if = "String::is_empty")]
         arguments: String,
     },
-    /// One `reasoning_details` item, verbatim.
+    /// One `reasoning_details` item, verbatim. An empty array stands for a list without items, which is to be echoed too.
     Reasoning(Value),
     /// The model that answers, as the provider names it.
     Model(String),
     /// Tokens and money, as the provider counts them; a later one replaces an earlier.
     Usage(message::Usage),
+    /// The upstream's own finish reason, where it says more than the next [`Delta::Finish`] (`MALFORMED_FUNCTION_CALL`
+    /// under `stop`).
+    NativeFinish(String),
     /// The provider's finish reason: the end mark. Without it an answer is not complete.
     Finish(String),
+    /// An error object the provider sent inside the stream, shortened and without credentials. It outranks a finish
+    /// reason, whichever came first.
+    Error(Value),
 }
 
 /// What one model call came to (design R5).
