@@ -254,10 +254,9 @@ function wranglerEnvironment(more) {
 
 /** Without what wrangler says on every start and nobody can act on. */
 function withoutNoise(text) {
-  return text.replace(
-    /^.*Unable to fetch the `Request\.cf` object!.*\n(?:.*workers\.cloudflare\.com.*\n)?(?:\s+at .*\n)*/gm,
-    "",
-  );
+  return text
+    .replace(/^.*Unable to fetch the `Request\.cf` object!.*\n(?:.*workers\.cloudflare\.com.*\n)?(?:\s+at .*\n)*/gm, "")
+    .replace(/^.*Scheduled Workers are not automatically triggered.*\n(?:\s*\n|.*cdn-cgi\/local\/scheduled.*\n|.*To manually trigger.*\n|.*For more details, see.*\n)*/gm, "");
 }
 
 /** A port that nobody listens on. */

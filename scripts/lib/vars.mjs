@@ -2,12 +2,16 @@
 
 import { createHash } from "node:crypto";
 
-/** The variables of the Worker's configuration; each deadline and interval besides, all of which end in `_MS`. */
+/**
+ * The variables of the Worker's configuration, besides its deadlines and intervals, all of which end in `_MS`. A test holds
+ * this list against the Worker's own.
+ */
 export const VARIABLES = [
   "AI_GATEWAY_BASE_URL",
   "AI_GATEWAY_TOKEN",
   "OPENROUTER_BASE_URL",
   "OPENROUTER_API_KEY",
+  "OPENROUTER_TOKEN_URL",
   "VERTEX_PROJECT",
   "VERTEX_LOCATION",
   "VERTEX_SERVICE_ACCOUNT",
@@ -25,6 +29,9 @@ export const VARIABLES = [
   "RUNNER_URL",
   "API_TOKENS",
   "RETENTION_DAYS",
+  "LIVENESS_CHECKS_MAX",
+  "RETRY_COUNT_MAX",
+  "STREAM_BATCH_BYTES",
 ];
 
 /** Whether an environment variable belongs to the Worker's configuration. */

@@ -2,8 +2,11 @@
 
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
+import path from "node:path";
 import test from "node:test";
-import { apiTokens, envFile, isVariable } from "./vars.mjs";
+import { ROOT } from "./serve.mjs";
+import { apiTokens, envFile, isVariable, VARIABLES } from "./vars.mjs";
 
 /** dotenv's grammar and dotenv-expand's `$`, as wrangler 4.164 bundles them. */
 function read(text) {
@@ -51,6 +54,19 @@ test("what an env file cannot hold is refused by name, not changed", () => {
 test("configuration is told from the rest of the environment", () => {
   assert.ok(isVariable("API_TOKENS") && isVariable("LIVENESS_INTERVAL_MS"));
   assert.ok(!isVariable("PATH") && !isVariable("PORT") && !isVariable("HOME"));
+});
+
+test("every variable the Worker reads is passed on, and none that it does not know", () => {
+  const folder = path.join(ROOT, "src/config");
+  const files = readdirSync(folder).filter((name) => name.endsWith(".rs") && name !== "tests.rs");
+  const sources = [path.join(ROOT, "src/config.rs"), path.join(folder, "mod.rs"), ...files.map((name) => path.join(folder, name))]
+    .filter((file) => existsSync(file))
+    .map((file) => readFileSync(file, "utf8").replace(/^\s*\/\/.*$/gm, ""))
+    .join("\n");
+  const read = new Set([...sources.matchAll(/"([A-Z][A-Z0-9]*_[A-Z0-9_]+|TIERS|ROUTING)"/g)].map(([, name]) => name));
+  assert.ok(read.size > 20, "the Worker's list was not found");
+  assert.deepEqual([...read].filter((name) => !isVariable(name)), []);
+  assert.deepEqual(VARIABLES.filter((name) => !read.has(name)), []);
 });
 
 test("tokens are stored by hash", () => {
