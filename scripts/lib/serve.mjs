@@ -192,6 +192,8 @@ async function start({ port, state, vars, folder, quiet, cron, readyMs }) {
     }
     await sleep(50);
   }
+  // It has been read, and wrangler does not watch its configuration here. Gone is gone, even if we are killed.
+  rmSync(variables, { force: true });
   if (cron) {
     timer = setInterval(() => server.scheduled().catch(() => {}), CRON_INTERVAL_MS);
     timer.unref();
