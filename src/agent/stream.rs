@@ -150,7 +150,8 @@ fn size_of_delta(delta: &Delta) -> usize {
         Delta::Text(text) | Delta::Thinking(text) | Delta::Model(text) | Delta::Finish(text) => text.len(),
         Delta::Call { arguments, .. } => arguments.len().saturating_add(32),
         Delta::Reasoning(_) => 256,
-        Delta::Usage(_) => 64,
+        Delta::Usage(_) | Delta::NativeFinish(_) => 64,
+        Delta::Error(_) => 256,
     };
     text.saturating_add(FRAME_BYTES)
 }

@@ -4,7 +4,7 @@
 pub mod dispatch;
 mod registry;
 
-pub use registry::{EVENTS, Registered, RegisteredTool, Registrar, Registry};
+pub use registry::{CheckSchema, EVENTS, Registered, RegisteredTool, Registrar, Registry};
 
 use crate::agent::ToolSpec;
 use crate::model::message::Block;

@@ -30,6 +30,9 @@ pub struct RegisteredTool {
     pub tool: Rc<dyn Tool>,
 }
 
+/// Says what is wrong with a tool's schema.
+pub type CheckSchema = fn(&Value) -> Result<(), String>;
+
 /// All extensions of a Worker, in order of registration.
 #[derive(Clone, Default)]
 pub struct Registry {
@@ -37,12 +40,12 @@ pub struct Registry {
     handlers: Vec<Registered>,
     tools: Vec<RegisteredTool>,
     problems: Vec<HookReport>,
-    check_schema: Option<fn(&Value) -> Result<(), String>>,
+    check_schema: Option<CheckSchema>,
 }
 
 impl Registry {
     /// An empty registry; `check_schema` says what is wrong with a tool's schema.
-    pub fn new(check_schema: fn(&Value) -> Result<(), String>) -> Self {
+    pub fn new(check_schema: CheckSchema) -> Self {
         Self { check_schema: Some(check_schema), ..Self::default() }
     }
 

@@ -88,7 +88,10 @@ impl Assembler {
 
     /// The text so far, of all text parts.
     pub(crate) fn text(&self) -> String {
-        self.parts.iter().filter_map(|part| if let Part::Text(text) = part { Some(text.as_str()) } else { None }).collect()
+        self.parts
+            .iter()
+            .filter_map(|part| if let Part::Text(text) = part { Some(text.as_str()) } else { None })
+            .collect()
     }
 
     pub(crate) fn has_thinking(&self) -> bool {
@@ -143,7 +146,9 @@ impl Assembler {
         let Some(reason) = &self.finish else { return Outcome::Failed(self.cut(&StreamEnd::Eof, context)) };
         let fail = |kind: FailureKind, words: &str| {
             let native = self.native.as_deref().map(|native| format!(" ({native})")).unwrap_or_default();
-            Outcome::Failed(self.failed(Failure::new(kind, format!("{words}: finish reason {reason}{native}")), context))
+            Outcome::Failed(
+                self.failed(Failure::new(kind, format!("{words}: finish reason {reason}{native}")), context),
+            )
         };
         let finish = Finish::of_both(reason, self.native.as_deref());
         match finish {

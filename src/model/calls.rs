@@ -74,8 +74,7 @@ impl Slot {
     /// The same arguments once more.
     fn repeats(&self, arguments: &str) -> bool {
         let arguments = arguments.trim();
-        !arguments.is_empty()
-            && (self.appended.text.trim() == arguments || self.latest().text.trim() == arguments)
+        !arguments.is_empty() && (self.appended.text.trim() == arguments || self.latest().text.trim() == arguments)
     }
 
     /// True when `piece`, which names a tool, begins another call although it carries this call's id or index.

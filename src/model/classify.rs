@@ -223,10 +223,18 @@ impl Facts {
             Some("capacity_exhausted") => Some(FailureKind::RateLimited),
             Some("temporarily_unavailable" | "model_unavailable_upstream") => Some(FailureKind::Transient),
             Some(
-                "model_not_found" | "wrong_endpoint" | "no_endpoints" | "model_deprecated" | "region_restricted"
-                | "privacy_restricted" | "constraint_filtered" | "free_variant_ended",
+                "model_not_found"
+                | "wrong_endpoint"
+                | "no_endpoints"
+                | "model_deprecated"
+                | "region_restricted"
+                | "privacy_restricted"
+                | "constraint_filtered"
+                | "free_variant_ended",
             ) => Some(FailureKind::InvalidRequest),
-            _ => retryable.map(|retryable| if retryable { FailureKind::Transient } else { FailureKind::InvalidRequest }),
+            _ => {
+                retryable.map(|retryable| if retryable { FailureKind::Transient } else { FailureKind::InvalidRequest })
+            }
         }
     }
 
@@ -272,9 +280,9 @@ impl Facts {
         let quota_per_day = self.all().any(|error| {
             let violations = array(error, "details").iter().flat_map(|detail| array(detail, "violations"));
             violations.into_iter().any(|violation| {
-                ["quotaId", "quotaMetric"].iter().any(|key| {
-                    text(violation, key).is_some_and(|id| id.contains("PerDay") || id.ends_with("_per_day"))
-                })
+                ["quotaId", "quotaMetric"]
+                    .iter()
+                    .any(|key| text(violation, key).is_some_and(|id| id.contains("PerDay") || id.ends_with("_per_day")))
             })
         });
         // OpenRouter's free tier counts 50 or 1,000 requests a day and 20 a minute.

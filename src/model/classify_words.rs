@@ -69,24 +69,58 @@ pub(super) fn kind(words: &str, status: Option<u16>) -> Option<FailureKind> {
 /// Error types and codes of OpenRouter, OpenAI, Anthropic and their imitators.
 pub(super) fn kind_of_code(code: &str) -> Option<FailureKind> {
     Some(match code.to_ascii_lowercase().as_str() {
-        "context_length_exceeded" | "token_limit_exceeded" | "string_too_long" | "exceed_context_size_error"
+        "context_length_exceeded"
+        | "token_limit_exceeded"
+        | "string_too_long"
+        | "exceed_context_size_error"
         | "model_context_window_exceeded" => FailureKind::ContextOverflow,
-        "authentication" | "authentication_error" | "authenticationerror" | "invalid_api_key" | "permission_denied"
-        | "permission_error" | "permissiondeniederror" | "unauthorized" | "unauthenticated" => {
-            FailureKind::Authentication
-        }
-        "payment_required" | "insufficient_quota" | "insufficient_credits" | "billing_error"
+        "authentication"
+        | "authentication_error"
+        | "authenticationerror"
+        | "invalid_api_key"
+        | "permission_denied"
+        | "permission_error"
+        | "permissiondeniederror"
+        | "unauthorized"
+        | "unauthenticated" => FailureKind::Authentication,
+        "payment_required"
+        | "insufficient_quota"
+        | "insufficient_credits"
+        | "billing_error"
         | "billing_hard_limit_reached" => FailureKind::QuotaExhausted,
         "rate_limit_exceeded" | "rate_limit_error" | "ratelimiterror" | "rate_limited" | "too_many_requests" => {
             FailureKind::RateLimited
         }
-        "provider_overloaded" | "provider_unavailable" | "overloaded_error" | "overloaded" | "server" | "timeout"
-        | "server_error" | "internal_server_error" | "internalservererror" | "internal_error" | "api_error"
-        | "timeout_error" | "service_unavailable" | "serviceunavailableerror" => FailureKind::Transient,
+        "provider_overloaded"
+        | "provider_unavailable"
+        | "overloaded_error"
+        | "overloaded"
+        | "server"
+        | "timeout"
+        | "server_error"
+        | "internal_server_error"
+        | "internalservererror"
+        | "internal_error"
+        | "api_error"
+        | "timeout_error"
+        | "service_unavailable"
+        | "serviceunavailableerror" => FailureKind::Transient,
         "content_policy_violation" | "refusal" | "content_filter" | "moderation_blocked" => FailureKind::ContentFilter,
-        "invalid_request" | "invalid_request_error" | "invalidrequesterror" | "badrequesterror" | "bad_request"
-        | "invalid_prompt" | "not_found" | "not_found_error" | "notfounderror" | "model_not_found"
-        | "precondition_failed" | "payload_too_large" | "request_too_large" | "unprocessable" | "max_tokens_exceeded"
+        "invalid_request"
+        | "invalid_request_error"
+        | "invalidrequesterror"
+        | "badrequesterror"
+        | "bad_request"
+        | "invalid_prompt"
+        | "not_found"
+        | "not_found_error"
+        | "notfounderror"
+        | "model_not_found"
+        | "precondition_failed"
+        | "payload_too_large"
+        | "request_too_large"
+        | "unprocessable"
+        | "max_tokens_exceeded"
         | "unprocessable_entity" => FailureKind::InvalidRequest,
         _ => return None,
     })
@@ -100,7 +134,8 @@ pub(super) fn of_html(status: u16, body: &str, headers: &[(String, String)]) -> 
         let close = open.checked_add(lower.get(open..)?.find("</title")?)?;
         body.get(open..close)
     });
-    let title = title.map(|title| title.split_whitespace().collect::<Vec<_>>().join(" ")).filter(|title| !title.is_empty());
+    let title =
+        title.map(|title| title.split_whitespace().collect::<Vec<_>>().join(" ")).filter(|title| !title.is_empty());
     let ray = header(headers, "cf-ray").map(str::to_owned).or_else(|| ray_id(body));
     let mut words = format!("HTTP {status} with an HTML page");
     if let Some(title) = title {
@@ -158,7 +193,8 @@ mod tests {
 
     #[test]
     fn case_37_a_page_in_a_few_words() {
-        let page = "<!DOCTYPE html><title>\n api.x | 521: Web server is down</title>… Ray ID: <strong>8f2ab34cd5e6</strong>";
+        let page =
+            "<!DOCTYPE html><title>\n api.x | 521: Web server is down</title>… Ray ID: <strong>8f2ab34cd5e6</strong>";
         assert_eq!(
             of_html(521, page, &[]),
             "HTTP 521 with an HTML page: api.x | 521: Web server is down (ray id 8f2ab34cd5e6)"

@@ -235,9 +235,8 @@ fn goes_back(reasoning: &ReasoningFragment, head: &RequestHead) -> bool {
         model.split(':').next().unwrap_or(model)
     }
     let dated = |rest: &str| {
-        rest.strip_prefix('-').is_some_and(|date| {
-            date.starts_with("20") && date.chars().all(|char| char.is_ascii_digit() || char == '-')
-        })
+        rest.strip_prefix('-')
+            .is_some_and(|date| date.starts_with("20") && date.chars().all(|char| char.is_ascii_digit() || char == '-'))
     };
     let (from, to) = (base(&reasoning.model), base(&head.model));
     head.dialect == Dialect::OpenRouter
@@ -267,8 +266,10 @@ fn call_id(id: &str) -> String {
 
 /// A tool's name as every provider takes it. Models make up names; one bad name in the history would fail every request.
 fn tool_name(name: &str) -> String {
-    let clean: String =
-        name.chars().map(|char| if char.is_ascii_alphanumeric() || matches!(char, '_' | '-') { char } else { '_' }).collect();
+    let clean: String = name
+        .chars()
+        .map(|char| if char.is_ascii_alphanumeric() || matches!(char, '_' | '-') { char } else { '_' })
+        .collect();
     if clean.is_empty() { "unknown".to_owned() } else { head(&clean, TOOL_NAME_BYTES_MAX).to_owned() }
 }
 

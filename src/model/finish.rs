@@ -29,8 +29,17 @@ impl Finish {
             | "finish" | "finished" | "normal" => Self::Stop,
             "tool_calls" | "tool_call" | "tool_use" | "tool-calls" | "function_call" => Self::ToolCalls,
             "length" | "max_tokens" | "max_output_tokens" | "max_completion_tokens" | "model_length" => Self::Length,
-            "content_filter" | "content-filter" | "refusal" | "safety" | "recitation" | "blocklist"
-            | "prohibited_content" | "spii" | "image_safety" | "image_prohibited_content" | "sensitive"
+            "content_filter"
+            | "content-filter"
+            | "refusal"
+            | "safety"
+            | "recitation"
+            | "blocklist"
+            | "prohibited_content"
+            | "spii"
+            | "image_safety"
+            | "image_prohibited_content"
+            | "sensitive"
             | "guardrail_intervened" => Self::ContentFilter,
             "error" | "network_error" | "server_error" | "abort" | "aborted" | "cancelled" | "timeout" => Self::Error,
             "malformed_function_call" | "unexpected_tool_call" | "malformed_tool_call" | "too_many_tool_calls" => {

@@ -108,7 +108,13 @@ mod tests {
     use serde_json::json;
 
     fn parts(dialect: Dialect) -> HeaderParts {
-        HeaderParts { dialect, gateway: None, key: None, referer: Some("https://a.example".into()), title: Some("A".into()) }
+        HeaderParts {
+            dialect,
+            gateway: None,
+            key: None,
+            referer: Some("https://a.example".into()),
+            title: Some("A".into()),
+        }
     }
 
     fn get<'a>(list: &'a [(String, String)], name: &str) -> Option<&'a str> {

@@ -15,9 +15,7 @@ pub(crate) enum Damage {
 
 /// Parses a frame, mending it when it does not parse as it stands. None when it is no JSON.
 pub(crate) fn parse_frame(text: &str) -> Option<Value> {
-    serde_json::from_str(text)
-        .ok()
-        .or_else(|| serde_json::from_str(&repair(text, Damage::StringsAndNumbers)).ok())
+    serde_json::from_str(text).ok().or_else(|| serde_json::from_str(&repair(text, Damage::StringsAndNumbers)).ok())
 }
 
 /// Mends lexical damage. It closes nothing: truncated JSON stays truncated.
