@@ -1,12 +1,14 @@
 //! The way of a model call (design R2): hooks, gates, credentials, then, in one transaction that the request follows in
 //! the same turn, the committed intent.
 
-use super::context::{RequestHead, Target, Wire, fragment_of};
+use super::context::fragment_of;
 use super::interface::{Effect, GateAnswer, HookCall, HookReport, ModelRequest, OpRef, ToolSpec, Verdict};
 use super::state::{CallOp, CallStep, EndingKind, Phase, Reason};
 use super::unit::{Unit, parse, to_json};
-use super::{EMPTIES_MAX, RETRY_WAIT_MS_MAX, TRUNCATED_IN_A_ROW_MAX, settle, tools};
+use super::{EMPTIES_MAX, TRUNCATED_IN_A_ROW_MAX, settle, tools};
+use crate::model::encode::Fragment;
 use crate::model::message::{AssistantMessage, Block, Message, Stop, Usage};
+use crate::model::wire::{Declaration, Folded, RequestHead, Target, Wire};
 use crate::model::{Delta, Failure, FailureKind, Outcome};
 use crate::port::SqlError;
 use crate::sabotage::{Fault, active};
@@ -244,9 +246,12 @@ fn record_intent(
 
 fn encode(unit: &Unit<'_>, target: &Target, wire: &dyn Wire, run_id: &str) -> Result<String, SqlError> {
     let mut fragments = unit.machine.cache.borrow_mut().refresh(unit.tx, &target.provider, wire)?;
-    let new: Vec<Rc<str>> = unit.events().iter().filter_map(|event| fragment_of(event, wire)).collect();
+    let new: Vec<Rc<Fragment>> = unit.events().iter().filter_map(|event| fragment_of(event, wire)).collect();
     fragments.extend(new);
-    let tools = active_tools(unit);
+    let tools: Vec<Declaration<'_>> = active_tools(unit)
+        .into_iter()
+        .map(|tool| Declaration { name: &tool.name, description: &tool.description, parameters: &tool.parameters })
+        .collect();
     let mut target = target.clone();
     if unit.config.thinking.is_some() {
         target.thinking.clone_from(&unit.config.thinking);
@@ -450,12 +455,13 @@ fn failed(unit: &mut Unit<'_>, failure: &Failure) -> Result<(), SqlError> {
 fn retry(unit: &mut Unit<'_>, failure: &Failure) -> Result<(), SqlError> {
     let settings = &unit.machine.settings;
     let (base, cap, retries_max) = (settings.retry_base_ms, settings.retry_max_ms, settings.retries_max);
+    let wait_max_ms = settings.retry_wait_max_ms;
     let random = unit.random.next_u128();
     let now_ms = unit.now_ms;
     let Some(call) = unit.call_mut() else {
         return Ok(());
     };
-    if failure.retry_after_ms.is_some_and(|wait| wait > RETRY_WAIT_MS_MAX) {
+    if failure.retry_after_ms.is_some_and(|wait| wait > wait_max_ms) {
         return settle::end_run(unit, Reason::Quota, Some(&failure.message));
     }
     if call.retries >= retries_max {
@@ -513,7 +519,7 @@ pub(super) fn lost(unit: &mut Unit<'_>, partial: &AssistantMessage) -> Result<()
 }
 
 /// Folds what is stored of the stream.
-pub(super) fn fold_stored(unit: &Unit<'_>) -> Result<Option<super::context::Folded>, SqlError> {
+pub(super) fn fold_stored(unit: &Unit<'_>) -> Result<Option<Folded>, SqlError> {
     let run = unit.run()?;
     let (Some(target), Some(wire)) = (unit.machine.target(&run.tier, &run.provider), unit.machine.wire(&run.provider))
     else {

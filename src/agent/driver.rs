@@ -6,10 +6,12 @@
 use super::interface::{Command, Effect, Event, HookCall, HookContext, IndexRow, ModelRequest, OpRef, Output, Reply};
 use super::live::LiveText;
 use super::state::ToolResult;
-use super::stream::{self, Decoder, ResponseHead};
+use super::stream;
 use super::{GateAnswer, Machine, SchemaState, Verdict, World, view};
 use crate::error::{ApiError, Code};
 use crate::model::Failure;
+use crate::model::call::ResponseHead;
+use crate::model::wire::Decoder;
 use crate::port::{Random, SqlError, Storage, transaction};
 use crate::signal::Signal;
 use futures::channel::oneshot;

@@ -22,23 +22,24 @@ mod live;
 mod log;
 mod recover;
 mod schema;
+mod settings;
 mod settle;
 pub mod state;
-pub mod stream;
+mod stream;
 mod tools;
 mod unit;
 pub mod view;
 
-pub use context::{Folded, RequestHead, Target, Wire};
+pub use crate::model::wire::{Folded, RequestHead, Target, Wire};
 pub use interface::*;
 pub use schema::{SCHEMA_VERSION, SchemaState, migrate};
+pub use settings::Settings;
 
 use crate::error::ApiError;
 use crate::port::{Random, SqlError, Tx};
 use chrono::{DateTime, SecondsFormat};
 use context::ContextCache;
 use serde_json::{Value, json};
-use state::AgentConfig;
 use std::cell::RefCell;
 use std::rc::Rc;
 use unit::Unit;
@@ -57,33 +58,6 @@ pub const TOOL_CALLS_MAX: usize = 64;
 pub const EMPTIES_MAX: u32 = 2;
 /// Answers in a row whose tool calls the output limit cut, before the run ends.
 pub const TRUNCATED_IN_A_ROW_MAX: u32 = 3;
-/// A wait longer than this is a quota matter, not a retry (design R6).
-pub const RETRY_WAIT_MS_MAX: u64 = 120_000;
-
-/// Intervals, limits and the models, from the configuration.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// The configuration of an agent not seen before.
-    pub defaults: AgentConfig,
-    /// The provider of a run whose agent pins none: `openrouter` or `vertex`.
-    pub provider: String,
-    /// How far ahead the alarm stands while work is in flight, ms.
-    pub alarm_ahead_ms: i64,
-    /// How long a stop waits for what ignores its signal, ms.
-    pub stop_grace_ms: i64,
-    /// First bound of the backoff, ms.
-    pub retry_base_ms: u64,
-    /// Largest bound of the backoff, ms.
-    pub retry_max_ms: u64,
-    /// Retries of one call.
-    pub retries_max: u32,
-    /// How long a tool may run unless it says otherwise, ms.
-    pub tool_timeout_ms: u64,
-    /// Requests one run may dispatch, for haiku, sonnet and opus.
-    pub calls_max: [u32; 3],
-    /// The model of each tier and provider.
-    pub targets: Vec<Target>,
-}
 
 /// What is registered: tools, hooks that somebody handles, gates in order.
 #[derive(Debug, Clone, Default)]

@@ -2,48 +2,12 @@
 
 use super::driver::{Driver, Host, OpenedStream};
 use super::interface::{Event, ModelRequest, OpRef};
+use crate::model::call::StreamEnd;
 use crate::model::{Delta, Failure, FailureKind, Outcome};
 use crate::signal::Signal;
 use futures::StreamExt;
 use futures::future::{Either, LocalBoxFuture, select};
 use std::rc::Rc;
-
-/// Status and headers of a response.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ResponseHead {
-    /// HTTP status.
-    pub status: u16,
-    /// Names in lower case.
-    pub headers: Vec<(String, String)>,
-}
-
-/// How a stream came to its end.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StreamEnd {
-    /// The body ended.
-    Eof,
-    /// We ended it: stop, interrupt.
-    Aborted,
-    /// The transport failed, or a deadline passed.
-    Broken(String),
-}
-
-/// Turns the bytes of one response into deltas, and its end into an outcome.
-///
-/// # Contract
-/// Linear in the bytes. `end` is called once. An answer is complete only with its end mark, whatever the transport says.
-pub trait Decoder {
-    /// Takes bytes; adds what they hold to `deltas`.
-    fn push(&mut self, bytes: &[u8], deltas: &mut Vec<Delta>);
-    /// How many events have come; comments do not count.
-    fn events(&self) -> u64;
-    /// The end mark has come; usage may follow.
-    fn finished(&self) -> bool;
-    /// Nothing more follows.
-    fn done(&self) -> bool;
-    /// What it all came to.
-    fn end(self: Box<Self>, end: StreamEnd) -> Outcome;
-}
 
 /// Reads a response to its end.
 pub(super) async fn read<H: Host>(

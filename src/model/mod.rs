@@ -16,6 +16,7 @@ mod redact;
 pub mod sse;
 mod usage;
 mod wait;
+pub mod wire;
 
 use message::AssistantMessage;
 use serde::{Deserialize, Serialize};
