@@ -1,0 +1,20 @@
+//! AgentDO on Cloudflare: objects, bindings, JavaScript. Decisions are elsewhere; here are adapters.
+
+mod agent_object;
+mod catalog;
+mod edge;
+mod events;
+mod index;
+mod javascript;
+mod model;
+mod other_objects;
+mod protocol;
+mod sql;
+mod wakes;
+mod world;
+
+pub use agent_object::AgentDO;
+pub use catalog::{Extensions, start};
+pub use edge::fetch;
+pub use other_objects::{ChangeDO, LedgerDO};
+pub use wakes::{queue, scheduled};
