@@ -74,7 +74,9 @@ impl std::error::Error for ConfigError {}
 
 impl From<ConfigError> for ApiError {
     fn from(error: ConfigError) -> Self {
-        Self::because(Code::NotConfigured, error.to_string()).with("variable", error.variable).with("problem", error.problem)
+        Self::because(Code::NotConfigured, error.to_string())
+            .with("variable", error.variable)
+            .with("problem", error.problem)
     }
 }
 
@@ -209,8 +211,8 @@ impl Config {
             }
             None => AgentSettings::usual(&tiers),
         };
-        let tokens =
-            json_var(vars, "API_TOKENS")?.ok_or_else(|| ConfigError::new("API_TOKENS", "is not set; nothing is served without it"))?;
+        let tokens = json_var(vars, "API_TOKENS")?
+            .ok_or_else(|| ConfigError::new("API_TOKENS", "is not set; nothing is served without it"))?;
         Ok(Self {
             gateway_base_url: url(vars, "AI_GATEWAY_BASE_URL")?,
             gateway_token: secret(vars, "AI_GATEWAY_TOKEN")?,
@@ -309,7 +311,11 @@ fn service_account(vars: &Vars<'_>) -> Result<Option<Secret>, ConfigError> {
     Ok(Some(Secret(text)))
 }
 
-fn member<T: Copy>(vars: &Vars<'_>, variable: &'static str, list: &[(&'static str, T)]) -> Result<Option<T>, ConfigError> {
+fn member<T: Copy>(
+    vars: &Vars<'_>,
+    variable: &'static str,
+    list: &[(&'static str, T)],
+) -> Result<Option<T>, ConfigError> {
     let Some(text) = vars(variable) else { return Ok(None) };
     let found = list.iter().find(|(name, _)| *name == text.trim());
     found.map(|(_, member)| Some(*member)).ok_or_else(|| {

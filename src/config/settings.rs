@@ -37,7 +37,8 @@ impl AgentSettings {
     /// What holds when `AGENT_DEFAULTS` is not set.
     pub(super) fn usual(tiers: &Tiers) -> Self {
         Self {
-            system_prompt: "You are an agent. Do what you are asked with the tools you have, and say what you did.".to_owned(),
+            system_prompt: "You are an agent. Do what you are asked with the tools you have, and say what you did."
+                .to_owned(),
             tier: tiers.usual(),
             provider: None,
             tools: None,

@@ -161,7 +161,8 @@ fn read_openrouter(entry: &At<'_>) -> Result<Models, Problem> {
     let fields = entry.fields(&["models", "context", "max_output", "price"])?;
     let list = fields.required("models")?;
     let places = list.items(MODELS_MAX)?;
-    let ids: Result<Vec<String>, Problem> = places.iter().map(|at| at.name(MODEL_CHARS_MAX).map(str::to_owned)).collect();
+    let ids: Result<Vec<String>, Problem> =
+        places.iter().map(|at| at.name(MODEL_CHARS_MAX).map(str::to_owned)).collect();
     let ids = ids?;
     if ids.is_empty() {
         return Err(list.problem("needs at least one model"));

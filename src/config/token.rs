@@ -34,7 +34,11 @@ pub struct ApiToken {
 impl fmt::Debug for ApiToken {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The hash of a weak token can be guessed from, so it does not go into a log either.
-        formatter.debug_struct("ApiToken").field("tenant", &self.tenant).field("scopes", &self.scopes).finish_non_exhaustive()
+        formatter
+            .debug_struct("ApiToken")
+            .field("tenant", &self.tenant)
+            .field("scopes", &self.scopes)
+            .finish_non_exhaustive()
     }
 }
 

@@ -38,7 +38,8 @@ pub fn authenticate(tokens: &[ApiToken], credentials: &Credentials<'_>) -> Resul
         (None, Some(header)) => websocket_bearer(header),
         (None, None) => return Err(ApiError::because(Code::Unauthorized, "No token was sent.")),
     };
-    let token = token.ok_or_else(|| ApiError::because(Code::Unauthorized, "The token is not sent as a bearer token."))?;
+    let token =
+        token.ok_or_else(|| ApiError::because(Code::Unauthorized, "The token is not sent as a bearer token."))?;
     let hash = sha256_hex(token.as_bytes());
     let known = tokens.iter().find(|known| same(&known.sha256, &hash));
     let known = known.ok_or_else(|| ApiError::because(Code::Unauthorized, "The token is not known."))?;

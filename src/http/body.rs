@@ -172,7 +172,9 @@ impl Request for StopBody {
 
     fn read(value: &Value) -> Result<Self, Problem> {
         let fields = At::root(value).fields(&["reason"])?;
-        Ok(Self { reason: fields.optional("reason").map(|at| at.text(REASON_CHARS_MAX).map(str::to_owned)).transpose()? })
+        Ok(Self {
+            reason: fields.optional("reason").map(|at| at.text(REASON_CHARS_MAX).map(str::to_owned)).transpose()?,
+        })
     }
 }
 

@@ -24,7 +24,8 @@ fn a_message_has_its_defaults() {
 #[test]
 fn what_is_wrong_with_a_message_is_named() {
     use Code::{InvalidRequest, TooLarge, UnknownField};
-    let image = |data: &str, mime: &str| json!({"request_id": "r", "text": "t", "images": [{"data": data, "mime_type": mime}]});
+    let image =
+        |data: &str, mime: &str| json!({"request_id": "r", "text": "t", "images": [{"data": data, "mime_type": mime}]});
     for (body, code, name) in [
         (json!({"text": "t"}), InvalidRequest, "request_id"),
         (json!({"request_id": "r"}), InvalidRequest, "text"),
@@ -105,7 +106,8 @@ fn a_signal_may_carry_null_but_must_carry_something() {
 
 #[test]
 fn an_agent_is_configured() {
-    let body = json!({"system_prompt": "p", "tier": "opus", "provider": "vertex", "tools": ["read_file"], "thinking": "high"});
+    let body =
+        json!({"system_prompt": "p", "tier": "opus", "provider": "vertex", "tools": ["read_file"], "thinking": "high"});
     let settings = parse::<ConfigureBody>(body.to_string().as_bytes()).unwrap().content.0;
     assert_eq!(serde_json::to_value(&settings).unwrap(), body);
     for (body, name) in [
@@ -145,7 +147,10 @@ fn canonical_numbers_are_those_of_rfc_8785() {
     }
     let value = json!({"\u{20ac}": 1, "\r": 2, "\u{fb33}": 3, "1": 4, "\u{1f600}": 5, "\u{80}": 6, "\u{f6}": 7});
     let canonical = json::canonical(&value);
-    assert_eq!(canonical, "{\"\\r\":2,\"1\":4,\"\u{80}\":6,\"\u{f6}\":7,\"\u{20ac}\":1,\"\u{1f600}\":5,\"\u{fb33}\":3}");
+    assert_eq!(
+        canonical,
+        "{\"\\r\":2,\"1\":4,\"\u{80}\":6,\"\u{f6}\":7,\"\u{20ac}\":1,\"\u{1f600}\":5,\"\u{fb33}\":3}"
+    );
 }
 
 fn parse_all(bytes: &[u8]) {

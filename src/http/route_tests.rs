@@ -29,9 +29,15 @@ fn parameters_and_queries() {
     let submission = AgentCall::Submission { request_id: "r/1 ä".to_owned(), wait_s: 30 };
     assert_eq!(agent("GET", "/v1/agents/a.1/submissions/r%2f1%20%C3%A4", "wait=30"), submission);
     assert_eq!(agent("GET", "/v1/agents/a%2E1/entries", ""), AgentCall::Entries { after: 0, limit: 200 });
-    assert_eq!(agent("GET", "/v1/agents/a.1/entries", "limit=1000&after=7"), AgentCall::Entries { after: 7, limit: 1000 });
+    assert_eq!(
+        agent("GET", "/v1/agents/a.1/entries", "limit=1000&after=7"),
+        AgentCall::Entries { after: 7, limit: 1000 }
+    );
     assert_eq!(agent("GET", "/v1/agents/a.1/events", "after=0"), AgentCall::Events { after: Some(0) });
-    assert_eq!(agent("POST", "/v1/agents/a.1/signals/approve+1", ""), AgentCall::Signal { name: "approve+1".to_owned() });
+    assert_eq!(
+        agent("POST", "/v1/agents/a.1/signals/approve+1", ""),
+        AgentCall::Signal { name: "approve+1".to_owned() }
+    );
     let list = Route::ListAgents { status: Some(AgentStatus::Idle), cursor: Some("a b".to_owned()) };
     assert_eq!(parse("GET", "/v1/agents", "status=idle&cursor=a+b").unwrap(), list);
     let all = Route::ListAgents { status: None, cursor: None };
@@ -73,9 +79,19 @@ fn what_is_wrong_is_refused_and_named() {
 
 #[test]
 fn other_paths_and_methods() {
-    for path in
-        ["", "/", "/v1", "/v1/", "/v1/agents/", "/v1/agents//entries", "/v1/agents/a/", "/v1/agents/a/entries/1", "/V1/agents", "//healthz", "/v1/changes"]
-    {
+    for path in [
+        "",
+        "/",
+        "/v1",
+        "/v1/",
+        "/v1/agents/",
+        "/v1/agents//entries",
+        "/v1/agents/a/",
+        "/v1/agents/a/entries/1",
+        "/V1/agents",
+        "//healthz",
+        "/v1/changes",
+    ] {
         assert_eq!(refused("GET", path, "").0, Code::NotFound, "{path}");
     }
     let error = parse("POST", "/v1/agents/a", "").unwrap_err();

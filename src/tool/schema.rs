@@ -215,8 +215,8 @@ impl Compiler {
                 "$defs" | "definitions" => {
                     self.named(value, &at, depth)?;
                 }
-                "title" | "description" | "default" | "examples" | "format" | "deprecated" | "readOnly" | "writeOnly"
-                | "$comment" | "$schema" => {}
+                "title" | "description" | "default" | "examples" | "format" | "deprecated" | "readOnly"
+                | "writeOnly" | "$comment" | "$schema" => {}
                 _ => return Err(SchemaProblem::new(&at, "is not a supported keyword")),
             }
         }
@@ -277,7 +277,9 @@ impl Compiler {
             }
         }
         match self.references.iter().find(|(id, ..)| is_open(&open, *id)) {
-            Some((_, _, at)) => Err(SchemaProblem::new(at, "leads back to itself without going into a part of the value")),
+            Some((_, _, at)) => {
+                Err(SchemaProblem::new(at, "leads back to itself without going into a part of the value"))
+            }
             None => Ok(()),
         }
     }
@@ -299,7 +301,12 @@ fn types(value: &Value, at: &str) -> Result<Vec<Type>, SchemaProblem> {
             Some("string") => Type::String,
             Some("array") => Type::Array,
             Some("object") => Type::Object,
-            _ => return Err(SchemaProblem::new(at, "must be among null, boolean, integer, number, string, array, object")),
+            _ => {
+                return Err(SchemaProblem::new(
+                    at,
+                    "must be among null, boolean, integer, number, string, array, object",
+                ));
+            }
         };
         if found.contains(&one) {
             return Err(SchemaProblem::new(at, "names a type twice"));

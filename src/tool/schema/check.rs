@@ -244,9 +244,9 @@ fn is_of(value: &Value, wanted: Type) -> bool {
         Type::Null => value.is_null(),
         Type::Boolean => value.is_boolean(),
         // 2.0 is an integer by the draft.
-        Type::Integer => value.as_number().is_some_and(|number| {
-            !number.is_f64() || number.as_f64().is_some_and(|float| float.fract() == 0.0)
-        }),
+        Type::Integer => value
+            .as_number()
+            .is_some_and(|number| !number.is_f64() || number.as_f64().is_some_and(|float| float.fract() == 0.0)),
         Type::Number => value.is_number(),
         Type::String => value.is_string(),
         Type::Array => value.is_array(),

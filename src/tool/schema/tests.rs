@@ -24,7 +24,10 @@ fn a_model_is_told_what_to_correct() {
             "v": {"const": {"a": 1}},
         },
     });
-    assert_eq!(violations(&schema, &json!({"path": "src/a", "mode": "read", "lines": [1, 2.0], "v": {"a": 1.0}})), [""; 0]);
+    assert_eq!(
+        violations(&schema, &json!({"path": "src/a", "mode": "read", "lines": [1, 2.0], "v": {"a": 1.0}})),
+        [""; 0]
+    );
     assert_eq!(violations(&schema, &json!([])), ["the value must be an object, not an array"]);
     assert_eq!(
         violations(&schema, &json!({"path": "", "lines": [0, 1.5, 10], "to": {}, "file/name": 1, "v": 2})),
@@ -41,7 +44,10 @@ fn a_model_is_told_what_to_correct() {
             "/v must be {\"a\":1}",
         ]
     );
-    assert_eq!(violations(&schema, &json!({"path": "a", "mode": "append"})), ["/mode must be one of \"read\", \"write\""]);
+    assert_eq!(
+        violations(&schema, &json!({"path": "a", "mode": "append"})),
+        ["/mode must be one of \"read\", \"write\""]
+    );
 }
 
 #[test]
@@ -225,7 +231,8 @@ fn for_oracle(schema: &Value) -> Value {
             other => other.clone(),
         };
     };
-    let mut keywords: Map<String, Value> = keywords.iter().map(|(key, value)| (key.clone(), for_oracle(value))).collect();
+    let mut keywords: Map<String, Value> =
+        keywords.iter().map(|(key, value)| (key.clone(), for_oracle(value))).collect();
     if let Some(Value::Array(types)) = keywords.remove("type") {
         let any: Vec<Value> = types.into_iter().map(|name| json!({"type": name})).collect();
         let all = keywords.entry("allOf").or_insert_with(|| json!([]));
