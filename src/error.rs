@@ -71,7 +71,7 @@ codes! {
     AgentDeleted "agent_deleted" 410 false "The agent was deleted." "Use another agent id; a deleted one does not come back.";
     TooLarge "too_large" 413 false "The request is larger than the limit." "details.limit says how much is accepted; send less, or in parts.";
     GraphInvalid "graph_invalid" 422 false "The graph is not valid; nothing was stored." "The message names the cycle, or the key that is unknown or repeated.";
-    SchemaInvalid "schema_invalid" 422 false "The JSON Schema uses what is not supported, or is not valid." "details.path names the place; docs/tools.md lists the keywords.";
+    SchemaInvalid "schema_invalid" 422 false "The JSON Schema uses what is not supported, or is not valid." "details.path names the place; docs/errors.md lists the keywords.";
     RateLimited "rate_limited" 429 true "There were too many requests." "Wait as long as Retry-After says.";
     NotConfigured "not_configured" 503 false "The configuration is not complete or not valid." "Correct the variable that details.variable names and deploy again.";
     StorageUnavailable "storage_unavailable" 503 true "The storage did not answer; nothing was changed." "Send the same request again; the log has the cause under ref.";
