@@ -1,3 +1,5 @@
+#![allow(clippy::arithmetic_side_effects, clippy::type_complexity, clippy::string_slice)]
+
 use super::*;
 use proptest::prelude::*;
 use serde_json::json;

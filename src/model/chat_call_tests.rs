@@ -1,5 +1,7 @@
 //! Tool calls in streams: rows F to H and P-B of wire-cases.md.
 
+#![allow(clippy::arithmetic_side_effects, clippy::type_complexity, clippy::string_slice)]
+
 use super::super::super::FailureKind as Kind;
 use super::super::super::message::{Block, Stop};
 use super::super::super::testing::*;

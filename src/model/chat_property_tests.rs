@@ -1,5 +1,7 @@
 //! What must hold for every stream.
 
+#![allow(clippy::arithmetic_side_effects, clippy::type_complexity, clippy::string_slice)]
+
 use super::super::super::call::StreamEnd;
 use super::super::super::message::Stop;
 use super::super::super::testing::*;

@@ -1,5 +1,7 @@
 //! Ends, finish reasons, error bodies, usage and the shapes of deltas: rows of wire-cases.md.
 
+#![allow(clippy::arithmetic_side_effects, clippy::type_complexity, clippy::string_slice)]
+
 use super::super::FailureKind as Kind;
 use super::super::call::{CallContext, StreamEnd};
 use super::super::message::{Block, Stop};
