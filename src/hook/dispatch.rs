@@ -108,8 +108,8 @@ mod tests {
         fn memo(&self, _: &str, _: &str, _: &str, value: Value) -> Result<Value, String> {
             Ok(value)
         }
-        fn env(&self, _: &str) -> Option<String> {
-            None
+        fn env(&self) -> Rc<std::collections::BTreeMap<String, String>> {
+            Rc::default()
         }
         fn log(&self, _: &str, _: &str, _: &str) {}
         fn now_ms(&self) -> i64 {

@@ -11,6 +11,7 @@ use crate::model::message::Block;
 use crate::signal::Signal;
 use futures::future::LocalBoxFuture;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// An extension in Rust. It is registered anew whenever the wasm instance is built.
@@ -81,8 +82,8 @@ impl Ctx {
 pub trait CtxWorld {
     /// First writer wins, durable for the run: gives the value that holds.
     fn memo(&self, namespace: &str, run_id: &str, name: &str, value: Value) -> Result<Value, String>;
-    /// A variable whose name begins with `EXT_`.
-    fn env(&self, name: &str) -> Option<String>;
+    /// The variables whose names begin with `EXT_`.
+    fn env(&self) -> Rc<BTreeMap<String, String>>;
     /// A line for the operator.
     fn log(&self, namespace: &str, level: &str, text: &str);
     /// ms since 1970, UTC.

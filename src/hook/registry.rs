@@ -141,6 +141,11 @@ impl Registrar<'_> {
         self.registry.handlers.push(Registered { namespace, event, handler });
     }
 
+    /// Puts on record what went wrong at start-up.
+    pub fn problem(&mut self, event: &str, message: &str) {
+        self.registry.problem(&self.namespace, event, message);
+    }
+
     /// Adds a tool. One with a taken name, a bad name or a bad schema is refused with a report.
     pub fn tool(&mut self, tool: Rc<dyn Tool>) {
         let spec = tool.spec();

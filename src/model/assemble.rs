@@ -323,13 +323,13 @@ fn add_reasoning(items: &mut Vec<Value>, item: &Value) {
         }
         return;
     };
-    let kind = text(item, "type");
-    let fragment = matches!(kind, Some("reasoning.text" | "reasoning.summary"));
+    let fragment = matches!(text(item, "type"), Some("reasoning.text" | "reasoning.summary"));
     let (false, Some(Value::Object(last))) = (!fragment, items.last_mut()) else {
         items.push(item.clone());
         return;
     };
-    if last.get("type").and_then(Value::as_str) != kind || last.get("index") != fields.get("index") {
+    let same = |key: &str| last.get(key) == fields.get(key) || (key == "id" && fields.get(key).is_none_or(Value::is_null));
+    if !["type", "index", "id"].into_iter().all(same) {
         items.push(item.clone());
         return;
     }
@@ -348,5 +348,63 @@ fn add_reasoning(items: &mut Vec<Value>, item: &Value) {
 }
 
 #[cfg(test)]
-#[path = "assemble_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn case_c3_signed_reasoning_in_fragments() {
+        let mut items = Vec::new();
+        for item in [
+            json!({"type": "reasoning.text", "text": "a", "index": 0, "format": "x"}),
+            json!({"type": "reasoning.text", "text": "b", "index": 0, "signature": null}),
+            json!({"type": "reasoning.text", "text": "", "index": 0, "signature": "sig"}),
+            json!({"type": "reasoning.encrypted", "data": "d", "index": 0}),
+            json!({"type": "reasoning.encrypted", "data": "e", "index": 0}),
+            json!({"type": "reasoning.text", "text": "c", "index": 1}),
+        ] {
+            add_reasoning(&mut items, &item);
+        }
+        let wanted = json!([
+            {"type": "reasoning.text", "text": "ab", "index": 0, "format": "x", "signature": "sig"},
+            {"type": "reasoning.encrypted", "data": "d", "index": 0},
+            {"type": "reasoning.encrypted", "data": "e", "index": 0},
+            {"type": "reasoning.text", "text": "c", "index": 1},
+        ]);
+        assert_eq!(json!(items), wanted);
+    }
+
+    #[test]
+    fn case_62_an_empty_list_is_kept() {
+        let mut assembler = Assembler::new();
+        for delta in [Delta::Reasoning(json!([])), Delta::Text("a".into()), Delta::Finish("stop".into())] {
+            assembler.apply(&delta);
+        }
+        let Outcome::Answer(answer) = assembler.message(&CallContext::default()) else { panic!("no answer") };
+        assert_eq!(answer.reasoning_details, Some(vec![]));
+    }
+
+    #[test]
+    fn a_partial_holds_no_calls() {
+        let mut assembler = Assembler::new();
+        let call = Delta::Call { index: Some(0), id: Some("c".into()), name: Some("f".into()), arguments: "{}".into() };
+        for delta in [Delta::Thinking("hm".into()), Delta::Text("a".into()), call] {
+            assembler.apply(&delta);
+        }
+        let partial = assembler.partial(&CallContext::default());
+        assert_eq!(partial.content, [Block::Thinking { text: "hm".into() }, Block::text("a")]);
+        assert_eq!((partial.stop, partial.aborted, partial.usage.estimated), (Stop::Aborted, true, true));
+    }
+
+    #[test]
+    fn the_first_finish_and_the_first_error_win() {
+        let mut assembler = Assembler::new();
+        let error = |code: u16| Delta::Error(json!({"error": {"code": code}}));
+        for delta in [Delta::Finish(String::new()), Delta::Finish("stop".into()), Delta::Finish("length".into()), error(401), error(502)] {
+            assembler.apply(&delta);
+        }
+        assert_eq!(assembler.finish_reason(), Some("stop"));
+        let Outcome::Failed(failure) = assembler.message(&CallContext::default()) else { panic!("no failure") };
+        assert_eq!(failure.kind, FailureKind::Authentication);
+    }
+}

@@ -14,6 +14,8 @@ mod lenient;
 pub mod message;
 mod redact;
 pub mod sse;
+#[cfg(test)]
+mod testing;
 mod usage;
 mod wait;
 pub mod wire;
