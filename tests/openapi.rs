@@ -119,7 +119,6 @@ fn the_fields_of_bodies_are_the_same() {
     assert_eq!(known::<body::StopBody>(), written("POST /v1/agents/{id}/stop"));
     assert_eq!(known::<body::InterruptBody>(), written("POST /v1/agents/{id}/interrupt"));
     assert_eq!(known::<body::RetryBody>(), written("POST /v1/agents/{id}/retry"));
-    assert_eq!(known::<body::CompactBody>(), written("POST /v1/agents/{id}/compact"));
     assert_eq!(known::<body::SignalBody>(), written("POST /v1/agents/{id}/signals/{name}"));
 }
 

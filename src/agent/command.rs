@@ -25,6 +25,7 @@ pub(super) fn carry_out(unit: &mut Unit<'_>, command: &Command) -> CommandResult
         Command::Retry => retry(unit),
         Command::Signal { name, request_id, call, value } => signal(unit, name, request_id, call.as_deref(), value),
         Command::Configure { config } => configure(unit, config),
+        Command::Delete => delete(unit),
     }
 }
 
@@ -157,6 +158,16 @@ fn signal(
          LIMIT -1 OFFSET ?1)",
         &[SIGNALS_KEPT.into()],
     )?;
+    Ok(Reply::Done)
+}
+
+/// What is at work is aborted, what waits settles `deleted` for those who watch, then all rows go (design S6).
+fn delete(unit: &mut Unit<'_>) -> CommandResult<Reply> {
+    if unit.agent.run.is_some() {
+        settle::abandon(unit)?;
+    }
+    settle::settle_queue(unit, Reason::Deleted)?;
+    unit.delete_everything()?;
     Ok(Reply::Done)
 }
 

@@ -10,7 +10,7 @@ use super::stream;
 use super::{GateAnswer, Machine, SchemaState, Verdict, World, view};
 use crate::error::{ApiError, Code};
 use crate::model::Failure;
-use crate::model::call::ResponseHead;
+use crate::model::call::{CallContext, ResponseHead};
 use crate::model::wire::Decoder;
 use crate::port::{Random, SqlError, Storage, transaction};
 use crate::signal::Signal;
@@ -58,6 +58,24 @@ pub struct Timing {
     pub grace_ms: u64,
 }
 
+impl From<&crate::config::Timing> for Timing {
+    fn from(timing: &crate::config::Timing) -> Self {
+        Self {
+            first_byte_ms: timing.first_byte_timeout_ms,
+            silence_ms: timing.silence_timeout_ms,
+            call_ms: timing.call_timeout_ms,
+            batch_ms: timing.stream_batch_ms,
+            batch_bytes: usize::try_from(timing.stream_batch_bytes).unwrap_or(usize::MAX),
+            trailer_ms: TRAILER_MS,
+            hook_pending_ms: timing.hook_pending_ms,
+            grace_ms: timing.stop_grace_ms,
+        }
+    }
+}
+
+/// How long usage may follow the end mark of an answer, ms.
+const TRAILER_MS: u64 = 5_000;
+
 /// What the driver needs of the world.
 ///
 /// # Contract
@@ -88,8 +106,8 @@ pub trait Host: 'static {
         request: &ModelRequest,
         credentials: &Credentials,
     ) -> LocalBoxFuture<'static, Result<OpenedStream, String>>;
-    /// A decoder for the response to a request.
-    fn decoder(&self, request: &ModelRequest, head: &ResponseHead) -> Box<dyn Decoder>;
+    /// A decoder for the response with this head.
+    fn decoder(&self, context: CallContext, head: ResponseHead) -> Box<dyn Decoder>;
     /// Runs a tool.
     fn run_tool(&self, call: ToolInvocation) -> LocalBoxFuture<'static, ToolResult>;
     /// Tells the index of agents.
@@ -165,10 +183,11 @@ impl<H: Host> Driver<H> {
         &self.machine
     }
 
-    /// Opens the object once per instance: finds what was in flight and goes on with it. Every entry point calls it.
-    pub fn ensure_open(self: &Rc<Self>) -> Result<(), ApiError> {
+    /// Opens the object once per instance: finds what was in flight and goes on with it. Every entry point calls it. Gives
+    /// whether this call opened it.
+    pub fn open_now(self: &Rc<Self>) -> Result<bool, ApiError> {
         match self.opened.get() {
-            Opened::Yes => return Ok(()),
+            Opened::Yes => return Ok(false),
             Opened::Newer(found) => {
                 return Err(ApiError::because(
                     Code::SchemaNewer,
@@ -181,16 +200,16 @@ impl<H: Host> Driver<H> {
             .map_err(ApiError::from)?;
         if let SchemaState::Newer(found) = state {
             self.opened.set(Opened::Newer(found));
-            return self.ensure_open();
+            return self.open_now();
         }
         self.opened.set(Opened::Yes);
         self.perform(output);
-        Ok(())
+        Ok(true)
     }
 
     /// Carries out a command.
     pub fn command(self: &Rc<Self>, command: &Command) -> Result<Reply, ApiError> {
-        self.ensure_open()?;
+        self.open_now()?;
         let (reply, output) =
             transaction::<_, ApiError>(self.host.storage(), |tx| self.machine.command(tx, command, self.world()))?;
         self.perform(output);
@@ -199,7 +218,7 @@ impl<H: Host> Driver<H> {
 
     /// The object's alarm fired. It starts what is due and returns: it never waits for a run.
     pub fn alarm(self: &Rc<Self>) -> Result<(), ApiError> {
-        self.ensure_open()?;
+        self.open_now()?;
         let output = transaction::<_, SqlError>(self.host.storage(), |tx| {
             self.machine.event(tx, &Event::AlarmFired, self.world())
         })?;
@@ -209,7 +228,7 @@ impl<H: Host> Driver<H> {
 
     /// Does what is due and did not fire; every entry point that only reads calls it.
     pub fn catch_up(self: &Rc<Self>) -> Result<(), ApiError> {
-        self.ensure_open()?;
+        self.open_now()?;
         let due = transaction::<_, SqlError>(self.host.storage(), |tx| {
             Ok(view::load(tx)?.and_then(|agent| agent.alarm_ms).is_some_and(|at_ms| at_ms <= self.host.now_ms()))
         })?;

@@ -44,6 +44,8 @@ pub enum Command {
         /// Any JSON.
         value: Value,
     },
+    /// Ends everything and forgets it; only a tombstone stays.
+    Delete,
     /// Replaces the configuration; it counts from the next request on.
     Configure {
         /// All of it.

@@ -30,6 +30,9 @@ const MIGRATIONS: [&[&str]; 1] = [&[
     "INSERT INTO schema_version (one, version) VALUES (1, 1)",
 ]];
 
+/// The tables that hold what was said and done; a deletion empties them.
+pub(super) const CONTENT_TABLES: [&str; 7] = ["log", "part", "submission", "work", "chunk", "memo", "signal"];
+
 /// What the stored schema is to this release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SchemaState {

@@ -174,6 +174,19 @@ fn close_run(unit: &mut Unit<'_>, outcome: &str, reason: Option<Reason>, note: O
     start_next(unit)
 }
 
+/// Ends the run at once, whatever is at work in it: for a deletion.
+pub(super) fn abandon(unit: &mut Unit<'_>) -> Result<(), SqlError> {
+    unit.agent.ending = None;
+    match unit.agent.run.as_ref().map(|run| &run.phase) {
+        Some(Phase::Call(_)) => call::abort(unit)?,
+        Some(Phase::Tools { .. }) => tools::abort(unit)?,
+        None => false,
+    };
+    settle_placed(unit, None, Some(Reason::Deleted))?;
+    unit.agent.run = None;
+    Ok(())
+}
+
 /// All that waits settles with this reason.
 pub(super) fn settle_queue(unit: &mut Unit<'_>, reason: Reason) -> Result<(), SqlError> {
     for input in queued(unit, None, i64::from(super::QUEUED_MAX))? {

@@ -29,7 +29,10 @@ pub(super) async fn read<H: Host>(
         Ok(opened) => opened,
         Err(error) => return broken(&error),
     };
-    let mut decoder = driver.host().decoder(request, &head);
+    let request_bytes = u64::try_from(request.body.len()).unwrap_or(u64::MAX);
+    let target = driver.machine().target(&request.tier, &request.provider).cloned().unwrap_or_default();
+    let context = target.call_context(request_bytes, began_ms);
+    let mut decoder = driver.host().decoder(context, head);
     let mut batch = Batch::default();
     let mut watch = Watch { began_ms, last_event_ms: began_ms, finished_ms: None, bytes: false };
     let mut tick = driver.host().sleep(timing.batch_ms);

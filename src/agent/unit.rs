@@ -26,6 +26,8 @@ pub(super) struct Unit<'a> {
     stored_status: &'static str,
     events: Vec<Value>,
     effects: Vec<Effect>,
+    /// False after a deletion: its last events are shown and not kept.
+    keep_events: bool,
 }
 
 impl<'a> Unit<'a> {
@@ -60,6 +62,7 @@ impl<'a> Unit<'a> {
             stored_status,
             events: Vec::new(),
             effects: Vec::new(),
+            keep_events: true,
         })
     }
 
@@ -75,7 +78,7 @@ impl<'a> Unit<'a> {
             let row = self.index_row();
             self.effects.push(Effect::Index(row));
         }
-        if !self.events.is_empty() {
+        if !self.events.is_empty() && self.keep_events {
             log::append(self.tx, self.agent.seq, &self.events, self.now_ms)?;
         }
         let state = to_json(&self.agent)?;
@@ -150,6 +153,18 @@ impl<'a> Unit<'a> {
 
     pub(super) fn new_id(&self, prefix: &str) -> String {
         new_id(prefix, self.now_ms, self.random)
+    }
+
+    /// Drops every row; what is left is a tombstone.
+    pub(super) fn delete_everything(&mut self) -> Result<(), SqlError> {
+        for table in super::schema::CONTENT_TABLES {
+            self.tx.execute(&format!("DELETE FROM {table}"), &[])?;
+        }
+        let Agent { epoch, seq, alarm_ms, index, .. } = std::mem::take(&mut self.agent);
+        self.agent = Agent { epoch, seq, alarm_ms, index, deleted: true, ..Agent::default() };
+        self.config = AgentConfig::default();
+        self.keep_events = false;
+        Ok(())
     }
 
     /// The run, or an error: callers have checked that there is one.

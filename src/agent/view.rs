@@ -171,3 +171,13 @@ pub fn entries(tx: &dyn Tx, after: i64, limit: usize) -> Result<(Vec<Value>, Opt
 }
 
 const ENTRY_SCAN_EVENTS: usize = 256;
+
+/// A memo of a run: the first writer wins, and gets or gives the value that holds.
+pub fn memo(tx: &dyn Tx, run_id: &str, name: &str, value: &Value) -> Result<Value, SqlError> {
+    tx.execute(
+        "INSERT INTO memo (run_id, name, value) VALUES (?1, ?2, ?3) ON CONFLICT (run_id, name) DO NOTHING",
+        &[run_id.into(), name.into(), value.to_string().into()],
+    )?;
+    let rows = tx.query("SELECT value FROM memo WHERE run_id = ?1 AND name = ?2", &[run_id.into(), name.into()])?;
+    rows.first().map_or(Ok(Value::Null), |row| parse(row.text(0)?, "memo.value"))
+}

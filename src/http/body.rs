@@ -11,8 +11,6 @@ use crate::model::message::Block;
 
 /// Bytes of a body.
 pub const BODY_BYTES_MAX: usize = 1_048_576;
-/// Bytes of the body of an import, which is a whole transcript as JSON Lines.
-pub const IMPORT_BYTES_MAX: usize = 33_554_432;
 /// Bytes of a message's text: half a body, so that its entry stays below the limit of a cell (design S3).
 pub const TEXT_BYTES_MAX: usize = 524_288;
 /// Images of a message.
@@ -21,8 +19,6 @@ pub const IMAGES_MAX: usize = 8;
 pub const IMAGE_BYTES_MAX: usize = 1_000_000;
 /// Characters of the reason of a stop.
 pub const REASON_CHARS_MAX: usize = 1_000;
-/// Characters of the instructions for a compaction.
-pub const INSTRUCTIONS_CHARS_MAX: usize = 16_384;
 /// Bytes of a signal's value as JSON.
 pub const VALUE_BYTES_MAX: usize = 262_144;
 /// Characters of a tool call's id.
@@ -203,23 +199,6 @@ impl Request for RetryBody {
 
     fn read(value: &Value) -> Result<Self, Problem> {
         At::root(value).fields(&[]).map(|_| Self {})
-    }
-}
-
-/// `POST …/compact`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CompactBody {
-    /// What the summary is to pay attention to.
-    pub instructions: Option<String>,
-}
-
-impl Request for CompactBody {
-    const EMPTY_ALLOWED: bool = true;
-
-    fn read(value: &Value) -> Result<Self, Problem> {
-        let fields = At::root(value).fields(&["instructions"])?;
-        let instructions = fields.optional("instructions").map(|at| at.text(INSTRUCTIONS_CHARS_MAX).map(str::to_owned));
-        Ok(Self { instructions: instructions.transpose()? })
     }
 }
 

@@ -92,7 +92,6 @@ fn no_body_is_an_empty_one_where_nothing_is_required() {
     assert_eq!(parse::<StopBody>(b"").unwrap(), parse::<StopBody>(b" {} ").unwrap());
     assert!(parse::<InterruptBody>(b"").unwrap().content.keep_queue);
     assert!(!parse::<InterruptBody>(br#"{"keep_queue":false}"#).unwrap().content.keep_queue);
-    assert_eq!(parse::<CompactBody>(b"").unwrap().content.instructions, None);
     parse::<RetryBody>(b"").unwrap();
     assert_eq!(field(&refused::<RetryBody>(br#"{"force":true}"#)), "force");
     assert_eq!(refused::<ConfigureBody>(b"").code, Code::InvalidRequest);
@@ -159,7 +158,6 @@ fn parse_all(bytes: &[u8]) {
     let _ = parse::<StopBody>(bytes);
     let _ = parse::<InterruptBody>(bytes);
     let _ = parse::<RetryBody>(bytes);
-    let _ = parse::<CompactBody>(bytes);
     let _ = parse::<SignalBody>(bytes);
 }
 

@@ -93,17 +93,11 @@ pub enum AgentCall {
     Stop,
     /// `POST …/retry`.
     Retry,
-    /// `POST …/compact`.
-    Compact,
     /// `POST …/signals/{name}`.
     Signal {
         /// The signal's name.
         name: String,
     },
-    /// `GET …/export`.
-    Export,
-    /// `POST …/import`.
-    Import,
 }
 
 /// Which route of the table; [`Route`] is this with its parameters.
@@ -122,10 +116,7 @@ enum Kind {
     Interrupt,
     Stop,
     Retry,
-    Compact,
     Signal,
-    Export,
-    Import,
 }
 
 /// One line of the table.
@@ -171,10 +162,7 @@ pub const TABLE: &[RouteSpec] = &[
     line("POST", "/v1/agents/{id}/interrupt", WRITE, &[], Kind::Interrupt),
     line("POST", "/v1/agents/{id}/stop", WRITE, &[], Kind::Stop),
     line("POST", "/v1/agents/{id}/retry", WRITE, &[], Kind::Retry),
-    line("POST", "/v1/agents/{id}/compact", WRITE, &[], Kind::Compact),
     line("POST", "/v1/agents/{id}/signals/{name}", WRITE, &[], Kind::Signal),
-    line("GET", "/v1/agents/{id}/export", READ, &[], Kind::Export),
-    line("POST", "/v1/agents/{id}/import", WRITE, &[], Kind::Import),
 ];
 
 impl Route {
@@ -201,10 +189,7 @@ impl Route {
                 AgentCall::Interrupt => Kind::Interrupt,
                 AgentCall::Stop => Kind::Stop,
                 AgentCall::Retry => Kind::Retry,
-                AgentCall::Compact => Kind::Compact,
                 AgentCall::Signal { .. } => Kind::Signal,
-                AgentCall::Export => Kind::Export,
-                AgentCall::Import => Kind::Import,
             },
         }
     }
@@ -272,10 +257,7 @@ fn build(kind: Kind, params: &[String], query: &Query) -> Result<Route, ApiError
         Kind::Interrupt => AgentCall::Interrupt,
         Kind::Stop => AgentCall::Stop,
         Kind::Retry => AgentCall::Retry,
-        Kind::Compact => AgentCall::Compact,
         Kind::Signal => AgentCall::Signal { name: second("name", SIGNAL_NAME_CHARS_MAX)? },
-        Kind::Export => AgentCall::Export,
-        Kind::Import => AgentCall::Import,
     };
     let id = params.first().filter(|id| is_id(id)).cloned();
     let id = id.ok_or_else(|| bad("id", "the agent id must be 1 to 64 of A-Z a-z 0-9 . _ -"))?;

@@ -328,7 +328,8 @@ fn add_reasoning(items: &mut Vec<Value>, item: &Value) {
         items.push(item.clone());
         return;
     };
-    let same = |key: &str| last.get(key) == fields.get(key) || (key == "id" && fields.get(key).is_none_or(Value::is_null));
+    let same =
+        |key: &str| last.get(key) == fields.get(key) || (key == "id" && fields.get(key).is_none_or(Value::is_null));
     if !["type", "index", "id"].into_iter().all(same) {
         items.push(item.clone());
         return;
@@ -400,7 +401,13 @@ mod tests {
     fn the_first_finish_and_the_first_error_win() {
         let mut assembler = Assembler::new();
         let error = |code: u16| Delta::Error(json!({"error": {"code": code}}));
-        for delta in [Delta::Finish(String::new()), Delta::Finish("stop".into()), Delta::Finish("length".into()), error(401), error(502)] {
+        for delta in [
+            Delta::Finish(String::new()),
+            Delta::Finish("stop".into()),
+            Delta::Finish("length".into()),
+            error(401),
+            error(502),
+        ] {
             assembler.apply(&delta);
         }
         assert_eq!(assembler.finish_reason(), Some("stop"));

@@ -1,6 +1,3 @@
-<<<<<<< HEAD
-
-=======
 #![allow(clippy::arithmetic_side_effects, clippy::type_complexity, clippy::string_slice)]
 
 use super::*;
@@ -60,7 +57,9 @@ fn arguments_that_must_not_be_executed() {
 
 #[test]
 fn case_101_truncated_arguments_are_never_closed() {
-    for text in ["{", "{\"a\":1", "{\"commands\":[\"npm install\",\"npm test\"", "{\"t\":\"half", "{\"t\":\"half\\", "\"{"] {
+    for text in
+        ["{", "{\"a\":1", "{\"commands\":[\"npm install\",\"npm test\"", "{\"t\":\"half", "{\"t\":\"half\\", "\"{"]
+    {
         assert_eq!(arguments(&[text]), Arguments::Truncated, "{text}");
     }
     assert_eq!(arguments(&["{\"a", "{\"a\":\"x"]), Arguments::Truncated, "snapshots");
@@ -106,4 +105,3 @@ proptest! {
         prop_assert_eq!(arguments(&[&text]), Arguments::Truncated);
     }
 }
->>>>>>> h-model

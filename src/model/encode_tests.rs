@@ -1,6 +1,3 @@
-<<<<<<< HEAD
-
-=======
 #![allow(clippy::arithmetic_side_effects, clippy::type_complexity, clippy::string_slice)]
 
 use super::super::message::Usage;
@@ -61,7 +58,11 @@ fn messages() {
 
 #[test]
 fn case_88_calls_only_say_null_and_arguments_are_objects() {
-    let message = answer(vec![Block::Thinking { text: "hm".into() }, call("c", "f", json!({"a": 1})), call("d", "g", json!("x"))]);
+    let message = answer(vec![
+        Block::Thinking { text: "hm".into() },
+        call("c", "f", json!({"a": 1})),
+        call("d", "g", json!("x")),
+    ]);
     let calls = json!([
         {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"a\":1}"}},
         {"id": "d", "type": "function", "function": {"name": "g", "arguments": "{}"}}
@@ -92,7 +93,10 @@ fn case_115_ids_and_names_fit_every_provider_and_pair() {
     for id in ["functions.read:0", "call_1|fc_2", &"x".repeat(41), "", "é"] {
         let sent = one(&Message::Assistant(answer(vec![call(id, "default_api:f g", json!({}))])));
         let sent_id = sent["tool_calls"][0]["id"].as_str().unwrap().to_owned();
-        assert!(!sent_id.is_empty() && sent_id.len() <= CALL_ID_BYTES_MAX && sent_id.bytes().all(is_name_byte), "{sent_id}");
+        assert!(
+            !sent_id.is_empty() && sent_id.len() <= CALL_ID_BYTES_MAX && sent_id.bytes().all(is_name_byte),
+            "{sent_id}"
+        );
         assert_eq!(one(&result(id, vec![]))["tool_call_id"], json!(sent_id));
         assert_eq!(sent["tool_calls"][0]["function"]["name"], json!("default_api_f_g"));
     }
@@ -117,7 +121,16 @@ fn case_199_images_of_results_follow_all_results() {
         .iter()
         .map(|message| (message["role"].as_str().unwrap(), message["content"].as_array().map_or(0, Vec::len)))
         .collect();
-    let wanted = [("assistant", 0), ("tool", 0), ("tool", 0), ("user", 3), ("user", 0), ("assistant", 0), ("tool", 0), ("user", 2)];
+    let wanted = [
+        ("assistant", 0),
+        ("tool", 0),
+        ("tool", 0),
+        ("user", 3),
+        ("user", 0),
+        ("assistant", 0),
+        ("tool", 0),
+        ("user", 2),
+    ];
     assert_eq!(shape, wanted);
     assert_eq!(sent["messages"][1]["content"], json!(IMAGES_FOLLOW));
     assert!(!sent["messages"][2].to_string().contains("AAAA"));
@@ -183,4 +196,3 @@ fn fragments_are_kept_as_text() {
     let kept: Fragment = serde_json::from_str(&serde_json::to_string(&fragment).unwrap()).unwrap();
     assert_eq!(kept, fragment);
 }
->>>>>>> h-model

@@ -123,7 +123,8 @@ fn an_event_of_ten_megabytes_passes() {
 #[test]
 #[ignore = "a measurement"]
 fn sse_speed() {
-    let body = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hello wörld\"},\"finish_reason\":null}]}\n\n".repeat(500_000);
+    let body = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hello wörld\"},\"finish_reason\":null}]}\n\n"
+        .repeat(500_000);
     for size in [1, 16, 1_400, 65_536] {
         let start = std::time::Instant::now();
         let mut parser = SseParser::new();

@@ -50,7 +50,12 @@ pub(crate) fn decode_chunks<'a>(
 
 /// Feeds a body whole, byte by byte and split at every offset, and asserts that all of them, and the stored deltas folded
 /// again, come to the same.
-pub(crate) fn decode_with(head: &ResponseHead, body: &[u8], end: &StreamEnd, context: &CallContext) -> (Vec<Delta>, Outcome) {
+pub(crate) fn decode_with(
+    head: &ResponseHead,
+    body: &[u8],
+    end: &StreamEnd,
+    context: &CallContext,
+) -> (Vec<Delta>, Outcome) {
     let whole = decode_chunks(head, std::iter::once(body), end, context);
     assert_eq!(decode_chunks(head, body.chunks(1), end, context), whole, "byte by byte");
     for at in 0..=body.len() {
@@ -124,7 +129,8 @@ pub(crate) fn calls(answer: &AssistantMessage) -> Vec<(String, String, Value)> {
 #[track_caller]
 pub(crate) fn assert_calls(outcome: Outcome, wanted: &[(&str, &str, Value)]) {
     let answer = answer(outcome);
-    let wanted: Vec<_> = wanted.iter().map(|(id, name, args)| ((*id).to_owned(), (*name).to_owned(), args.clone())).collect();
+    let wanted: Vec<_> =
+        wanted.iter().map(|(id, name, args)| ((*id).to_owned(), (*name).to_owned(), args.clone())).collect();
     assert_eq!(calls(&answer), wanted);
     assert_eq!((answer.stop, &answer.call_faults), (Stop::ToolCalls, &Vec::new()), "{answer:?}");
 }

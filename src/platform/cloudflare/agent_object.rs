@@ -6,9 +6,7 @@ use super::world::{PlatformRandom, now_ms, sleep};
 use super::{catalog, events, index, model};
 use crate::agent::driver::{Credentials, Driver, Host, OpenedStream, Timing, ToolInvocation};
 use crate::agent::state::ToolResult;
-use crate::agent::{
-    Command, GateAnswer, HookCall, HookContext, IndexRow, ModelRequest, OpRef, Reply, Verdict, view,
-};
+use crate::agent::{Command, GateAnswer, HookCall, HookContext, IndexRow, ModelRequest, OpRef, Reply, Verdict, view};
 use crate::config::Config;
 use crate::error::{ApiError, Code, tool_code};
 use crate::hook::{Ctx, CtxWorld, Registry, ToolCall, ToolOutput, dispatch};
@@ -157,7 +155,8 @@ impl AgentDO {
                 (200, json!({ "due_ms": due_ms }))
             }
         };
-        protocol::json(status, &body).map_err(|error| ApiError::new(Code::AgentUnavailable).logged(&format!("{error:?}")))
+        protocol::json(status, &body)
+            .map_err(|error| ApiError::new(Code::AgentUnavailable).logged(&format!("{error:?}")))
     }
 
     fn carry_out(

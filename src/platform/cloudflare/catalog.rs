@@ -63,7 +63,9 @@ pub(super) fn machine(config: &Config, registry: &Registry) -> Machine {
     let schemas: HashMap<String, Schema> = registry
         .tools()
         .iter()
-        .filter_map(|registered| Some((registered.spec.name.clone(), Schema::compile(&registered.spec.parameters).ok()?)))
+        .filter_map(|registered| {
+            Some((registered.spec.name.clone(), Schema::compile(&registered.spec.parameters).ok()?))
+        })
         .collect();
     let check = move |tool: &str, arguments: &Value| match schemas.get(tool).map(|schema| schema.check(arguments)) {
         None | Some(Ok(())) => Ok(()),

@@ -42,10 +42,8 @@ pub(super) async fn schema(env: &Env) -> Result<D1Schema> {
     if FITS.with(Cell::get) {
         return Ok(D1Schema::Fits);
     }
-    let found = database(env)?
-        .prepare("SELECT value FROM meta WHERE key = 'schema_version'")
-        .first::<VersionRow>(None)
-        .await;
+    let found =
+        database(env)?.prepare("SELECT value FROM meta WHERE key = 'schema_version'").first::<VersionRow>(None).await;
     let version = match found {
         Ok(row) => row.and_then(|row| row.value.parse().ok()).unwrap_or(0),
         Err(error) if format!("{error:?}").contains("no such table") => 0,

@@ -193,7 +193,9 @@ fn read_output(returned: &Value) -> Result<ToolOutput, String> {
             let text = |name: &str| part.get(name).and_then(Value::as_str).map(str::to_owned);
             match part.get("type").and_then(Value::as_str) {
                 Some("text") => text("text").map(|text| Block::Text { text }),
-                Some("image") => text("data").zip(text("mimeType")).map(|(data, mime_type)| Block::Image { data, mime_type }),
+                Some("image") => {
+                    text("data").zip(text("mimeType")).map(|(data, mime_type)| Block::Image { data, mime_type })
+                }
                 _ => None,
             }
             .ok_or_else(|| "the tool returned a content part that is neither text nor an image".to_owned())
@@ -217,14 +219,16 @@ fn context(namespace: &str, ctx: &Ctx) -> Result<Object, String> {
     set(&object, "signal", raw);
     ctx.signal.listen(move || controller.abort());
     let (world, run_id, space) = (Rc::clone(&ctx.world), ctx.run_id.clone(), namespace.to_owned());
-    let memo = Closure::<dyn Fn(String, JsValue) -> Result<JsValue, JsValue>>::new(move |name: String, value: JsValue| {
-        let value = from_js(&value).map_err(|message| JsValue::from_str(&message))?;
-        let kept = world.memo(&space, &run_id, &name, value).map_err(|message| JsValue::from_str(&message))?;
-        to_js(&kept).map_err(|message| JsValue::from_str(&message))
-    });
+    let memo =
+        Closure::<dyn Fn(String, JsValue) -> Result<JsValue, JsValue>>::new(move |name: String, value: JsValue| {
+            let value = from_js(&value).map_err(|message| JsValue::from_str(&message))?;
+            let kept = world.memo(&space, &run_id, &name, value).map_err(|message| JsValue::from_str(&message))?;
+            to_js(&kept).map_err(|message| JsValue::from_str(&message))
+        });
     set(&object, "memo", &memo.into_js_value());
     let (world, space) = (Rc::clone(&ctx.world), namespace.to_owned());
-    let log = Closure::<dyn Fn(String, String)>::new(move |level: String, text: String| world.log(&space, &level, &text));
+    let log =
+        Closure::<dyn Fn(String, String)>::new(move |level: String, text: String| world.log(&space, &level, &text));
     set(&object, "log", &log.into_js_value());
     let world = Rc::clone(&ctx.world);
     #[allow(clippy::cast_precision_loss)]

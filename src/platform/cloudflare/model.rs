@@ -166,8 +166,7 @@ async fn fetch_token(url: &str, key: Option<String>) -> Result<Token, Failure> {
     let transient = |text: String| Failure::new(FailureKind::Transient, format!("token: {text}"));
     let parts = HeaderParts { dialect: Dialect::Plain, gateway: None, key, referer: None, title: None };
     let request = build(url, &parts, "{}").map_err(|error| transient(error.to_string()))?;
-    let mut response =
-        worker::Fetch::Request(request).send().await.map_err(|error| transient(error.to_string()))?;
+    let mut response = worker::Fetch::Request(request).send().await.map_err(|error| transient(error.to_string()))?;
     let status = response.status_code();
     let body = response.bytes().await.map_err(|error| transient(error.to_string()))?;
     if status >= 500 || status == 429 {
