@@ -66,7 +66,8 @@ impl Assembler {
             Delta::Reasoning(item) => add_reasoning(self.reasoning.get_or_insert_default(), item),
             Delta::Model(model) => self.model = Some(model.clone()),
             Delta::Usage(usage) => self.usage = Some(usage.clone()),
-            Delta::NativeFinish(reason) => self.native = Some(reason.clone()),
+            Delta::NativeFinish(reason) if self.finish.is_none() => self.native = Some(reason.clone()),
+            Delta::NativeFinish(_) => {}
             // The first finish wins; empty means not finished.
             Delta::Finish(reason) if self.finish.is_none() && !reason.is_empty() => self.finish = Some(reason.clone()),
             Delta::Finish(_) => {}
@@ -383,6 +384,15 @@ mod tests {
         }
         let Outcome::Answer(answer) = assembler.message(&CallContext::default()) else { panic!("no answer") };
         assert_eq!(answer.reasoning_details, Some(vec![]));
+    }
+
+    #[test]
+    fn without_a_finish_it_is_a_cut_stream() {
+        let mut assembler = Assembler::new();
+        assembler.apply(&Delta::Text("a".into()));
+        let Outcome::Failed(failure) = assembler.message(&CallContext::default()) else { panic!("no failure") };
+        assert_eq!(failure.kind, FailureKind::Transient);
+        assert!(failure.partial.is_some());
     }
 
     #[test]

@@ -69,6 +69,8 @@ pub(crate) fn decode_with(
     }
     if *end != StreamEnd::Aborted && (again.finish_reason().is_some() || again.has_error()) {
         assert_eq!(again.message(context), whole.1, "from stored deltas");
+    } else {
+        assert!(matches!(again.message(context), Outcome::Failed(_)), "no end mark, no answer");
     }
     whole
 }
