@@ -12,7 +12,7 @@ profile=${AGENTDO_PROFILE:-release}
 
 # Nothing to do when no source is newer than the last build (wasm-opt alone would take a while).
 stamp=$folder/build/.agentdo-$profile
-sources="src extensions docs Cargo.toml Cargo.lock rust-toolchain.toml scripts/build.sh scripts/env.sh"
+sources="src extensions docs Cargo.toml Cargo.lock rust-toolchain.toml scripts/build.sh scripts/env.sh scripts/esbuild.sh"
 [ "$folder" = . ] || sources="$sources $folder/src $folder/Cargo.toml $folder/Cargo.lock $folder/extensions"
 present=
 for source in $sources; do
@@ -33,6 +33,8 @@ rm -f "$folder"/build/.agentdo-*
 mkdir -p "$folder/build" "$CARGO_TARGET_DIR"
 started=$CARGO_TARGET_DIR/.build-started-$$
 : >"$started" # A file edited during the build must count as newer.
+AGENTDO_CRATE=$(cd "$folder" && pwd)
+export AGENTDO_CRATE
 # shellcheck disable=SC2086
 (cd "$folder" && "$WORKER_BUILD" "--$profile" . $features) || {
   rm -f "$started"

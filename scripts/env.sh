@@ -21,7 +21,7 @@ WORKER_BUILD=$AGENTDO_TOOLS/worker-build-$WORKER_BUILD_VERSION/bin/worker-build
 # worker-build takes these instead of downloading its own.
 WASM_BINDGEN_BIN=$AGENTDO_TOOLS/wasm-bindgen-$WASM_BINDGEN_VERSION/bin/wasm-bindgen
 WASM_OPT_BIN=$AGENTDO_ROOT/node_modules/.bin/wasm-opt
-ESBUILD_BIN=$AGENTDO_ROOT/node_modules/.bin/esbuild
+ESBUILD_BIN=$AGENTDO_ROOT/scripts/esbuild.sh
 
 PATH=$AGENTDO_ROOT/node_modules/.bin:$PATH
 WRANGLER_SEND_METRICS=false

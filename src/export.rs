@@ -25,8 +25,10 @@
 #[macro_export]
 macro_rules! export {
     (register = $register:path) => {
+        #[allow(unused_imports, unreachable_pub)]
         pub use $crate::{AgentDO, ChangeDO, LedgerDO};
 
+        #[allow(unused_imports)]
         mod agentdo_worker {
             use $crate::worker::{self, event, wasm_bindgen, wasm_bindgen_futures};
 

@@ -1,5 +1,8 @@
 //! The Durable Object of one agent: entry points in, the driver behind them.
 
+// The macro adds functions of its own without a word about them.
+#![allow(missing_docs)]
+
 use super::protocol::{self, Ask};
 use super::sql::DurableStorage;
 use super::world::{PlatformRandom, now_ms, sleep};

@@ -1,6 +1,6 @@
 //! Model requests over `fetch`, and the credentials they need.
 
-use super::world::{now_ms, variable};
+use super::world::now_ms;
 use crate::agent::ModelRequest;
 use crate::agent::driver::{Credentials, OpenedStream};
 use crate::config::Config;
@@ -17,7 +17,7 @@ use std::rc::Rc;
 use worker::js_sys::{self, Promise};
 use worker::wasm_bindgen::prelude::*;
 use worker::wasm_bindgen_futures::JsFuture;
-use worker::{AbortController, Env, Headers, Method, Request, RequestInit, Response, wasm_bindgen, web_sys};
+use worker::{AbortController, Headers, Method, Request, RequestInit, Response, wasm_bindgen, web_sys};
 
 #[wasm_bindgen]
 extern "C" {
@@ -189,9 +189,4 @@ pub(super) fn js_text(thrown: &JsValue) -> String {
         .map(|error| String::from(error.message()))
         .or_else(|| thrown.as_string())
         .unwrap_or_else(|| "a JavaScript exception".to_owned())
-}
-
-/// Variables whose names begin with `EXT_`, for extensions.
-pub(super) fn extension_variable(env: &Env, name: &str) -> Option<String> {
-    name.starts_with("EXT_").then(|| variable(env, name)).flatten()
 }

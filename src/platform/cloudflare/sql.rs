@@ -138,7 +138,7 @@ impl Tx for DurableStorage {
             Some(at_ms) => self.handle.set_alarm(at_ms as f64),
             None => self.handle.delete_alarm(),
         };
-        set.map_err(sql_error)?;
+        let _promise = set.map_err(sql_error)?;
         self.count(0.0, 1.0);
         Ok(())
     }
