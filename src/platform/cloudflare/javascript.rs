@@ -167,7 +167,7 @@ impl Tool for JsTool {
             set(&context, "key", &JsValue::from_str(&call.key));
             let signal = get(&context, "signal");
             // Progress is for those who watch; there is no event for it yet, and calling it does no harm.
-            let on_update = Function::new_no_args("");
+            let on_update = Closure::<dyn Fn()>::new(|| {}).into_js_value();
             let arguments = Array::of5(
                 &JsValue::from_str(&call.tool_call_id),
                 &to_js(&call.arguments)?,
