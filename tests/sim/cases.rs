@@ -1,0 +1,276 @@
+//! Which scenarios are run: every position of the fixed scripts with every fault, crash loops, and scripts by seed.
+
+use crate::coverage::Coverage;
+use crate::faults::{Again, Fault, Kind, Lateness, Plan};
+use crate::invariants::{Violation, broken, require};
+use crate::manners::{HookManner, Manners, Reach};
+use crate::script::{self, Script, submit};
+use crate::world::{Shape, World};
+use std::collections::BTreeMap;
+use agentdo::agent::Command;
+use agentdo::agent::state::Mode;
+use agentdo::platform::host::SeededRandom;
+
+/// Everything that was run.
+#[derive(Default)]
+pub struct Runs {
+    pub coverage: Coverage,
+    /// Distinct pairs of a script with manners and a plan.
+    pub points: u64,
+    /// With `KEEP_GOING=1`: how often each invariant was broken, and the first line of each.
+    pub broken: BTreeMap<&'static str, (u64, String)>,
+}
+
+/// A failure line: the invariant, what was seen, and all that is needed to see it again.
+fn line(violation: &Violation, script: &Script, plan: &Plan) -> String {
+    format!("[{}] {} | {plan} | {script}", violation.invariant, violation.detail)
+}
+
+impl Runs {
+    fn one(&mut self, script: &Script, manners: &Manners, plan: &Plan) -> Result<(u64, Shape), String> {
+        self.points += 1;
+        let (transactions, ran) = World::new(script, manners, plan, &mut self.coverage, false).run();
+        match ran {
+            Ok(shape) => Ok((transactions, shape)),
+            Err(violation) if std::env::var("KEEP_GOING").is_ok() => {
+                let first = line(&violation, script, plan);
+                self.broken.entry(violation.invariant).or_insert((0, first)).0 += 1;
+                Ok((0, Shape::default()))
+            }
+            Err(violation) => {
+                if std::env::var("TRACE").is_ok() {
+                    let _ = World::new(script, manners, plan, &mut self.coverage, true).run();
+                }
+                Err(line(&violation, script, plan))
+            }
+        }
+    }
+
+    fn expect(&mut self, script: &Script, manners: &Manners, plan: &Plan, wanted: impl Fn(&Shape) -> bool) -> Result<(), String> {
+        let (_, shape) = self.one(script, manners, plan)?;
+        if shape.status.is_empty() {
+            return Ok(());
+        }
+        let fits = require(wanted(&shape), "the scenario ends as it should", || format!("{shape:?}"));
+        match fits {
+            Err(violation) if std::env::var("KEEP_GOING").is_ok() => {
+                let first = line(&violation, script, plan);
+                self.broken.entry(violation.invariant).or_insert((0, first)).0 += 1;
+                Ok(())
+            }
+            fits => fits.map_err(|violation| line(&violation, script, plan)),
+        }
+    }
+
+    /// A script: calm, with each fault at each position, with pairs of faults.
+    fn enumerate(&mut self, script: &Script, manners: &Manners, seed: u64, pairs: u64) -> Result<(), String> {
+        let calm = Plan::calm(seed);
+        let (transactions, shape) = self.one(script, manners, &calm)?;
+        for lateness in [Lateness::Ms(1_500), Lateness::Ms(7_200_000)] {
+            self.one(script, manners, &Plan { lateness, stray_alarms: true, ..calm.clone() })?;
+        }
+        let effects: u64 = shape.effects.iter().map(|(_, count)| count).sum();
+        let idle: Vec<u64> = shape.effects.iter().filter(|(_, count)| *count == 0).map(|(at, _)| *at).collect();
+        let every = |kind, last: u64| (1..=last).map(move |at| Fault { kind, at });
+        let faults: Vec<Fault> = every(Kind::BeforeCommit, transactions)
+            .chain(every(Kind::AfterCommit, transactions))
+            .chain(every(Kind::StorageError, transactions))
+            .chain(every(Kind::AfterEffect, effects))
+            .chain(idle.into_iter().map(|at| Fault { kind: Kind::Waiting, at }))
+            .collect();
+        for (n, fault) in faults.iter().enumerate() {
+            let plan = Plan { faults: vec![*fault], client_repeats: n % 2 == 0, ..calm.clone() };
+            self.one(script, manners, &plan)?;
+            let plan = Plan {
+                late_answers: true,
+                stray_alarms: n % 3 == 0,
+                client_repeats: n % 2 == 1,
+                lateness: if n % 5 == 0 { Lateness::Random } else { Lateness::Never },
+                ..plan
+            };
+            self.one(script, manners, &plan)?;
+        }
+        let chance = SeededRandom::new(seed ^ 0xfa17);
+        for n in 0..pairs {
+            let first = faults[chance.below(faults.len())];
+            // Near the first: in what follows the wake.
+            let near = 1 + u64::try_from(chance.below(12)).unwrap_or(0);
+            let second = Fault { kind: faults[chance.below(faults.len())].kind, at: first.at + near };
+            let plan = Plan {
+                seed: seed ^ n,
+                faults: vec![first, second],
+                late_answers: chance.below(2) == 0,
+                client_repeats: chance.below(2) == 0,
+                stray_alarms: chance.below(3) == 0,
+                lateness: if chance.below(3) == 0 { Lateness::Random } else { Lateness::Never },
+                ..calm.clone()
+            };
+            self.one(script, manners, &plan)?;
+        }
+        Ok(())
+    }
+
+    /// Scripts 1 and 2 and their relatives.
+    pub fn fixed_scripts(&mut self) -> Result<(), String> {
+        let (plain, rough, bare) = (Manners::plain(), Manners::rough(), Manners::bare());
+        for manners in [&plain, &rough, &bare] {
+            self.enumerate(&script::one_turn(), manners, 1, 60)?;
+            self.enumerate(&script::undisturbed(), manners, 2, 60)?;
+        }
+        for stop_at in 0..script::STOPS.len() {
+            let seed = 10 + u64::try_from(stop_at).unwrap_or(0);
+            let script = script::two_rounds(stop_at);
+            self.enumerate(&script, &rough, seed, 60)?;
+            self.enumerate(&script, if stop_at % 2 == 0 { &plain } else { &bare }, seed, 30)?;
+            let script = script::interrupted(stop_at, stop_at % 2 == 0);
+            self.enumerate(&script, if stop_at % 2 == 0 { &rough } else { &plain }, seed, 30)?;
+        }
+        Ok(())
+    }
+
+    /// The same death at the same point again and again: four are forgiven, five park, `retry` finishes. A held hook
+    /// may die as often as it likes.
+    pub fn crash_loops(&mut self) -> Result<(), String> {
+        let loops = [
+            (Kind::AfterEffect, "AskHooks", "hook_crash"),
+            (Kind::AfterCommit, "HooksAnswered", "hook_crash"),
+            (Kind::BeforeCommit, "HooksAnswered", "hook_crash"),
+            (Kind::AfterEffect, "AskGate", "hook_crash"),
+            (Kind::AfterEffect, "Authorize", "hook_crash"),
+            (Kind::BeforeCommit, "Authorized", "hook_crash"),
+            (Kind::AfterCommit, "Authorized", "call_crash"),
+            (Kind::AfterEffect, "CallModel", "call_crash"),
+            (Kind::AfterCommit, "StreamBatch", "call_crash"),
+            (Kind::AfterEffect, "AskToolHooks", "hook_crash"),
+            (Kind::BeforeCommit, "ToolHooksAnswered", "hook_crash"),
+            (Kind::BeforeCommit, "ToolEnded", "tool_crash"),
+        ];
+        let plain = Manners::plain();
+        for (kind, label, reason) in loops {
+            for times in [1, 3, 4, 5, 6, 7, 9] {
+                for late_answers in [false, true] {
+                    let script = Script::new("a loop").then(0, submit("m1", Mode::FollowUp, "look"));
+                    let again = Some(Again { kind, label, times });
+                    let plan = Plan { again, late_answers, ..Plan::calm(u64::from(times)) };
+                    // A stream that is cut at each batch comes to its end mark, is adopted, and never parks.
+                    let parks = times >= 5;
+                    self.expect(&script, &plain, &plan, |shape| match (&shape.parked_once, parks) {
+                        (Some(parked), true) => shape.status == "parked" && parked == reason,
+                        (None, false) => shape.status == "idle" && shape.last_reasons == ["done"],
+                        _ => false,
+                    })?;
+                    let script = script.then(60_000, Command::Retry);
+                    self.expect(&script, &plain, &plan, |shape| {
+                        shape.status == "idle" && shape.last_reasons == ["done"]
+                    })?;
+                    let stopped = Script::new("a loop that is stopped")
+                        .then(0, submit("m1", Mode::FollowUp, "look"))
+                        .then(900_000, script::stop());
+                    self.expect(&stopped, &plain, &plan, |shape| shape.status == "stopped")?;
+                }
+            }
+        }
+        // An unsafe tool has one chance only, and so never parks.
+        let script = Script::new("a loop").then(0, submit("m1", Mode::FollowUp, "write,write"));
+        for kind in [Kind::AfterEffect, Kind::AfterCommit] {
+            let label = if kind == Kind::AfterEffect { "RunTool" } else { "ToolHooksAnswered" };
+            let plan = Plan { again: Some(Again { kind, label, times: 9 }), ..Plan::calm(3) };
+            self.expect(&script, &plain, &plan, |shape| shape.parked_once.is_none() && shape.last_reasons == ["done"])?;
+        }
+        self.held_hooks()
+    }
+
+    fn held_hooks(&mut self) -> Result<(), String> {
+        let held = vec![HookManner::After(20_000); 60];
+        let manners = Manners { hooks: held.clone(), tool_hooks: held, ..Manners::plain() };
+        for label in ["HooksPending", "ToolHooksPending"] {
+            for kind in [Kind::AfterCommit, Kind::Waiting] {
+                for late_answers in [false, true] {
+                    let script = Script::new("held").then(0, submit("m1", Mode::FollowUp, "look+write"));
+                    let plan = Plan { again: Some(Again { kind, label, times: 50 }), late_answers, ..Plan::calm(4) };
+                    self.expect(&script, &manners, &plan, |shape| {
+                        shape.parked_once.is_none() && shape.status == "idle" && shape.last_reasons == ["done"]
+                    })?;
+                }
+            }
+        }
+        // One tool parks while the hook of another is asked again: what a dead instance says of that one is late.
+        let tool_hooks: Vec<HookManner> =
+            std::iter::once(HookManner::After(15)).chain(vec![HookManner::After(4_000); 40]).collect();
+        let manners = Manners { tool_hooks, reach: vec![Reach::Ignores], ..Manners::plain() };
+        for times in 5..8 {
+            for at in 20..60 {
+                let script = Script::new("one parks, the other is asked")
+                    .then(0, submit("m1", Mode::FollowUp, "look+look"))
+                    .then(600_000, submit("m2", Mode::Steer, ""))
+                    .then(10_000, Command::Retry);
+                let again = Some(Again { kind: Kind::AfterEffect, label: "RunTool", times });
+                let faults = vec![Fault { kind: Kind::Waiting, at }];
+                let plan = Plan { again, faults, late_answers: true, ..Plan::calm(at) };
+                self.expect(&script, &manners, &plan, |shape| shape.status == "idle")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The new deployment has no model for the tier: the run ends, and says why.
+    pub fn models_gone(&mut self) -> Result<(), String> {
+        let script = Script::new("models gone").then(0, submit("m1", Mode::FollowUp, "look"));
+        for at in 1..24 {
+            for kind in [Kind::BeforeCommit, Kind::AfterCommit, Kind::Waiting] {
+                let plan =
+                    Plan { faults: vec![Fault { kind, at }], models_gone_from: Some(1), ..Plan::calm(at) };
+                self.expect(&script, &Manners::plain(), &plan, |shape| {
+                    shape.last_reasons.iter().all(|reason| reason == "done" || reason == "config")
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A script by its seed, with up to three faults.
+    pub fn random_script(&mut self, seed: u64, trace: bool) -> Result<(), String> {
+        let random = SeededRandom::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let script = script::random(&random, seed);
+        let manners = Manners::random(&random);
+        let kinds = [Kind::BeforeCommit, Kind::AfterCommit, Kind::AfterEffect, Kind::Waiting, Kind::StorageError];
+        let faults = (0..random.below(4))
+            .map(|_| Fault { kind: kinds[random.below(kinds.len())], at: 1 + u64::try_from(random.below(120)).unwrap_or(0) })
+            .collect();
+        let plan = Plan {
+            seed,
+            faults,
+            again: None,
+            late_answers: random.below(3) > 0,
+            client_repeats: random.below(2) == 0,
+            stray_alarms: random.below(3) == 0,
+            lateness: [Lateness::Never, Lateness::Never, Lateness::Random][random.below(3)],
+            models_gone_from: None,
+        };
+        if trace {
+            eprintln!("{script}\n{manners:?}\n{plan}");
+            let (_, ran) = World::new(&script, &manners, &plan, &mut self.coverage, true).run();
+            return ran.map(|_| ()).map_err(|violation| line(&violation, &script, &plan));
+        }
+        self.one(&script, &manners, &plan).map(|_| ())
+    }
+
+    pub fn random_scripts(&mut self, count: u64) -> Result<(), String> {
+        (1..=count).try_for_each(|seed| self.random_script(seed, false))
+    }
+
+    /// All of it.
+    pub fn everything(&mut self, seeds: u64) -> Result<(), String> {
+        self.fixed_scripts()?;
+        self.crash_loops()?;
+        self.models_gone()?;
+        self.random_scripts(seeds)
+    }
+
+    pub fn covered(&self) -> Result<(), String> {
+        let missing = self.coverage.missing();
+        let all: Result<(), Violation> =
+            if missing.is_empty() { Ok(()) } else { broken("every cell that can occur is reached", missing.join("; ")) };
+        all.map_err(|violation| violation.detail)
+    }
+}
