@@ -3,13 +3,14 @@
 use crate::coverage::Coverage;
 use crate::faults::{Again, Fault, Kind, Lateness, Plan};
 use crate::invariants::{Violation, broken, require};
-use crate::manners::{HookManner, Manners, Reach};
+use crate::manners::{HookManner, Manner, Manners, Reach};
 use crate::script::{self, Script, submit};
 use crate::world::{Shape, World};
-use std::collections::BTreeMap;
 use agentdo::agent::Command;
 use agentdo::agent::state::Mode;
+use agentdo::model::FailureKind;
 use agentdo::platform::host::SeededRandom;
+use std::collections::BTreeMap;
 
 /// Everything that was run.
 #[derive(Default)]
@@ -46,7 +47,13 @@ impl Runs {
         }
     }
 
-    fn expect(&mut self, script: &Script, manners: &Manners, plan: &Plan, wanted: impl Fn(&Shape) -> bool) -> Result<(), String> {
+    fn expect(
+        &mut self,
+        script: &Script,
+        manners: &Manners,
+        plan: &Plan,
+        wanted: impl Fn(&Shape) -> bool,
+    ) -> Result<(), String> {
         let (_, shape) = self.one(script, manners, plan)?;
         if shape.status.is_empty() {
             return Ok(());
@@ -110,22 +117,24 @@ impl Runs {
         Ok(())
     }
 
-    /// Scripts 1 and 2 and their relatives.
-    pub fn fixed_scripts(&mut self) -> Result<(), String> {
+    /// Scripts 1 and 2 and their relatives; `part` of several parts.
+    pub fn fixed_scripts(&mut self, part: usize, parts: usize) -> Result<(), String> {
         let (plain, rough, bare) = (Manners::plain(), Manners::rough(), Manners::bare());
+        let mut fixed: Vec<(Script, &Manners, u64, u64)> = Vec::new();
         for manners in [&plain, &rough, &bare] {
-            self.enumerate(&script::one_turn(), manners, 1, 60)?;
-            self.enumerate(&script::undisturbed(), manners, 2, 60)?;
+            fixed.push((script::one_turn(), manners, 1, 60));
+            fixed.push((script::undisturbed(), manners, 2, 60));
         }
         for stop_at in 0..script::STOPS.len() {
             let seed = 10 + u64::try_from(stop_at).unwrap_or(0);
-            let script = script::two_rounds(stop_at);
-            self.enumerate(&script, &rough, seed, 60)?;
-            self.enumerate(&script, if stop_at % 2 == 0 { &plain } else { &bare }, seed, 30)?;
-            let script = script::interrupted(stop_at, stop_at % 2 == 0);
-            self.enumerate(&script, if stop_at % 2 == 0 { &rough } else { &plain }, seed, 30)?;
+            let even = stop_at % 2 == 0;
+            fixed.push((script::two_rounds(stop_at), &rough, seed, 60));
+            fixed.push((script::two_rounds(stop_at), if even { &plain } else { &bare }, seed, 30));
+            fixed.push((script::interrupted(stop_at, even), if even { &rough } else { &plain }, seed, 30));
         }
-        Ok(())
+        let mine = fixed.iter().enumerate().filter(|(n, _)| n % parts == part);
+        mine.map(|(_, fixed)| fixed)
+            .try_for_each(|(script, manners, seed, pairs)| self.enumerate(script, manners, *seed, *pairs))
     }
 
     /// The same death at the same point again and again: four are forgiven, five park, `retry` finishes. A held hook
@@ -133,7 +142,6 @@ impl Runs {
     pub fn crash_loops(&mut self) -> Result<(), String> {
         let loops = [
             (Kind::AfterEffect, "AskHooks", "hook_crash"),
-            (Kind::AfterCommit, "HooksAnswered", "hook_crash"),
             (Kind::BeforeCommit, "HooksAnswered", "hook_crash"),
             (Kind::AfterEffect, "AskGate", "hook_crash"),
             (Kind::AfterEffect, "Authorize", "hook_crash"),
@@ -152,14 +160,13 @@ impl Runs {
                     let script = Script::new("a loop").then(0, submit("m1", Mode::FollowUp, "look"));
                     let again = Some(Again { kind, label, times });
                     let plan = Plan { again, late_answers, ..Plan::calm(u64::from(times)) };
-                    // A stream that is cut at each batch comes to its end mark, is adopted, and never parks.
                     let parks = times >= 5;
                     self.expect(&script, &plain, &plan, |shape| match (&shape.parked_once, parks) {
                         (Some(parked), true) => shape.status == "parked" && parked == reason,
                         (None, false) => shape.status == "idle" && shape.last_reasons == ["done"],
                         _ => false,
                     })?;
-                    let script = script.then(60_000, Command::Retry);
+                    let script = script.then(900_000, Command::Retry);
                     self.expect(&script, &plain, &plan, |shape| {
                         shape.status == "idle" && shape.last_reasons == ["done"]
                     })?;
@@ -169,6 +176,12 @@ impl Runs {
                     self.expect(&stopped, &plain, &plan, |shape| shape.status == "stopped")?;
                 }
             }
+        }
+        // An answer that is stored is not asked for again, so that the same death does not come again.
+        for label in ["HooksAnswered", "GateAnswered", "ModelEnded", "ToolEnded"] {
+            let script = Script::new("no loop").then(0, submit("m1", Mode::FollowUp, "look"));
+            let plan = Plan { again: Some(Again { kind: Kind::AfterCommit, label, times: 9 }), ..Plan::calm(2) };
+            self.expect(&script, &plain, &plan, |shape| shape.parked_once.is_none() && shape.last_reasons == ["done"])?;
         }
         // An unsafe tool has one chance only, and so never parks.
         let script = Script::new("a loop").then(0, submit("m1", Mode::FollowUp, "write,write"));
@@ -218,14 +231,49 @@ impl Runs {
         let script = Script::new("models gone").then(0, submit("m1", Mode::FollowUp, "look"));
         for at in 1..24 {
             for kind in [Kind::BeforeCommit, Kind::AfterCommit, Kind::Waiting] {
-                let plan =
-                    Plan { faults: vec![Fault { kind, at }], models_gone_from: Some(1), ..Plan::calm(at) };
+                let plan = Plan { faults: vec![Fault { kind, at }], models_gone_from: Some(1), ..Plan::calm(at) };
                 self.expect(&script, &Manners::plain(), &plan, |shape| {
                     shape.last_reasons.iter().all(|reason| reason == "done" || reason == "config")
                 })?;
             }
         }
+        // The same while a stop is under way.
+        for at in 12..24 {
+            let script = Script::new("models gone in a stop").then(0, submit("m1", Mode::FollowUp, "")).once(
+                "call_started",
+                1,
+                10,
+                script::stop(),
+            );
+            let manners = Manners { reach: vec![Reach::Silent], ..Manners::plain() };
+            let plan = Plan {
+                faults: vec![Fault { kind: Kind::AfterCommit, at: at - 4 }],
+                models_gone_from: Some(1),
+                ..Plan::calm(at)
+            };
+            self.expect(&script, &manners, &plan, |shape| shape.status == "stopped")?;
+        }
         Ok(())
+    }
+
+    /// Three runs end with the same failure: the agent parks, what comes then waits, and `retry` goes on.
+    pub fn repeated_failure(&mut self) -> Result<(), String> {
+        let filtered = Manner::Refuse { kind: FailureKind::ContentFilter, retry_after_ms: None };
+        let manners = Manners { model: vec![filtered; 3], ..Manners::plain() };
+        let script = Script::new("three failures")
+            .then(0, submit("m1", Mode::FollowUp, ""))
+            .then(5, submit("m2", Mode::FollowUp, ""))
+            .then(5, submit("m3", Mode::FollowUp, ""))
+            .then(5, submit("m4", Mode::FollowUp, "look"))
+            .then(300_000, submit("m5", Mode::Steer, ""));
+        self.expect(&script, &manners, &Plan::calm(5), |shape| {
+            shape.status == "parked" && shape.last_reasons.len() == 3
+        })?;
+        let script = script.then(60_000, Command::Retry);
+        self.expect(&script, &manners, &Plan::calm(5), |shape| {
+            shape.last_reasons == ["content_filter", "content_filter", "content_filter", "done", "done"]
+        })?;
+        self.enumerate(&script, &manners, 5, 20)
     }
 
     /// A script by its seed, with up to three faults.
@@ -235,7 +283,10 @@ impl Runs {
         let manners = Manners::random(&random);
         let kinds = [Kind::BeforeCommit, Kind::AfterCommit, Kind::AfterEffect, Kind::Waiting, Kind::StorageError];
         let faults = (0..random.below(4))
-            .map(|_| Fault { kind: kinds[random.below(kinds.len())], at: 1 + u64::try_from(random.below(120)).unwrap_or(0) })
+            .map(|_| Fault {
+                kind: kinds[random.below(kinds.len())],
+                at: 1 + u64::try_from(random.below(120)).unwrap_or(0),
+            })
             .collect();
         let plan = Plan {
             seed,
@@ -255,22 +306,41 @@ impl Runs {
         self.one(&script, &manners, &plan).map(|_| ())
     }
 
-    pub fn random_scripts(&mut self, count: u64) -> Result<(), String> {
-        (1..=count).try_for_each(|seed| self.random_script(seed, false))
+    /// One part of all of it.
+    pub fn everything(&mut self, seeds: u64, part: usize, parts: usize) -> Result<(), String> {
+        // `ONLY=random` leaves out what is enumerated.
+        let enumerates = std::env::var("ONLY").is_err();
+        if enumerates {
+            self.fixed_scripts(part, parts)?;
+        }
+        if enumerates && part == 0 {
+            self.crash_loops()?;
+            self.models_gone()?;
+            self.repeated_failure()?;
+        }
+        let mine = (1..=seeds).filter(|seed| usize::try_from(*seed).is_ok_and(|seed| seed % parts == part));
+        for seed in mine {
+            self.random_script(seed, false)?;
+        }
+        Ok(())
     }
 
-    /// All of it.
-    pub fn everything(&mut self, seeds: u64) -> Result<(), String> {
-        self.fixed_scripts()?;
-        self.crash_loops()?;
-        self.models_gone()?;
-        self.random_scripts(seeds)
+    /// What another part ran.
+    pub fn add(&mut self, other: Runs) {
+        self.points += other.points;
+        self.coverage.add(&other.coverage);
+        for (invariant, (count, first)) in other.broken {
+            self.broken.entry(invariant).or_insert((0, first)).0 += count;
+        }
     }
 
     pub fn covered(&self) -> Result<(), String> {
         let missing = self.coverage.missing();
-        let all: Result<(), Violation> =
-            if missing.is_empty() { Ok(()) } else { broken("every cell that can occur is reached", missing.join("; ")) };
+        let all: Result<(), Violation> = if missing.is_empty() {
+            Ok(())
+        } else {
+            broken("every cell that can occur is reached", missing.join("; "))
+        };
         all.map_err(|violation| violation.detail)
     }
 }

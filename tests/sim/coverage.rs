@@ -40,27 +40,47 @@ const SEEN: [(&str, &[&str]); 6] = [
     (
         "event",
         &[
-            "HooksAnswered", "ToolHooksAnswered", "HooksPending", "ToolHooksPending", "GateAnswered", "Authorized", "StreamBatch",
-            "ModelEnded", "ToolEnded", "Indexed", "AlarmFired",
+            "HooksAnswered",
+            "ToolHooksAnswered",
+            "HooksPending",
+            "ToolHooksPending",
+            "GateAnswered",
+            "Authorized",
+            "StreamBatch",
+            "ModelEnded",
+            "ToolEnded",
+            "Indexed",
+            "AlarmFired",
         ],
     ),
     ("command", &["Submit", "Stop", "Interrupt", "Retry", "Signal", "Configure"]),
     (
         "step",
         &[
-            "Hooks", "Gate", "GateWait", "Authorize", "Dispatched", "Backoff", "Tool Queued", "Tool Hooks", "Tool Started",
-            "Tool Done", "Ending",
+            "Hooks",
+            "Gate",
+            "GateWait",
+            "Authorize",
+            "Dispatched",
+            "Backoff",
+            "Tool Queued",
+            "Tool Hooks",
+            "Tool Started",
+            "Tool Done",
+            "Ending",
         ],
     ),
     ("status", &["idle", "working", "stopping", "stopped", "parked"]),
-    ("parked", &["hook_crash", "call_crash", "tool_crash", "repeated_failure"]),
+    ("parked", &PARKED),
 ];
+
+const PARKED: [&str; 4] = ["hook_crash", "call_crash", "tool_crash", "repeated_failure"];
 
 /// Counts.
 #[derive(Debug, Default)]
 pub struct Coverage {
     deaths: BTreeMap<(&'static str, usize), u64>,
-    seen: BTreeMap<(&'static str, String), u64>,
+    seen: BTreeMap<(&'static str, &'static str), u64>,
     pub scenarios: u64,
     pub transactions: u64,
     pub storage_errors: u64,
@@ -77,12 +97,28 @@ impl Coverage {
         *self.deaths.entry((row, column)).or_default() += 1;
     }
 
-    pub fn seen(&mut self, what: &'static str, name: &str) {
-        if let Some(count) = self.seen.get_mut(&(what, name.to_owned())) {
-            *count += 1;
-        } else {
-            self.seen.insert((what, name.to_owned()), 1);
+    pub fn seen(&mut self, what: &'static str, name: &'static str) {
+        *self.seen.entry((what, name)).or_default() += 1;
+    }
+
+    pub fn seen_parked(&mut self, reason: &str) {
+        if let Some(known) = PARKED.iter().find(|known| **known == reason) {
+            self.seen("parked", known);
         }
+    }
+
+    /// Counts of another part of the simulation.
+    pub fn add(&mut self, other: &Self) {
+        for (cell, count) in &other.deaths {
+            *self.deaths.entry(*cell).or_default() += count;
+        }
+        for (key, count) in &other.seen {
+            *self.seen.entry(*key).or_default() += count;
+        }
+        self.scenarios += other.scenarios;
+        self.transactions += other.transactions;
+        self.storage_errors += other.storage_errors;
+        self.stale_events += other.stale_events;
     }
 
     /// What could have been reached and was not.
@@ -93,7 +129,7 @@ impl Coverage {
             .map(|(row, column)| format!("{row} × {}", COLUMNS[column]));
         let seen = SEEN
             .iter()
-            .flat_map(|(what, names)| names.iter().map(move |name| (*what, (*name).to_owned())))
+            .flat_map(|(what, names)| names.iter().map(move |name| (*what, *name)))
             .filter(|key| !self.seen.contains_key(key))
             .map(|(what, name)| format!("{what} {name}"));
         deaths.chain(seen).collect()

@@ -222,9 +222,11 @@ impl Books {
         };
         require(!started.excused, "each dispatch has its own call_started", || format!("{op:?}"))?;
         started.sent = true;
-        require(self.ended + 1 == self.started.len(), "intent first: call_started is committed before the request", || {
-            format!("{op:?}: its call has ended")
-        })?;
+        require(
+            self.ended + 1 == self.started.len(),
+            "intent first: call_started is committed before the request",
+            || format!("{op:?}: its call has ended"),
+        )?;
         if hooks {
             let asked = self.hooks_asked.remove(&op.id);
             let own = asked.is_some_and(|asked| self.hooks_answered.contains(&(op.id.clone(), asked)));
@@ -359,12 +361,16 @@ impl Books {
             let count = |sql: &str| -> Result<i64, SqlError> {
                 tx.query(sql, &[])?.first().map_or(Ok(0), |row| row.integer(0))
             };
-            let left = count("SELECT (SELECT COUNT(*) FROM work) + (SELECT COUNT(*) FROM chunk) + (SELECT COUNT(*) FROM memo)")?;
+            let left = count(
+                "SELECT (SELECT COUNT(*) FROM work) + (SELECT COUNT(*) FROM chunk) + (SELECT COUNT(*) FROM memo)",
+            )?;
             let queued = count("SELECT COUNT(*) FROM submission WHERE status = 'queued'")?;
             Ok::<_, SqlError>((rows, left, queued))
         });
         let (rows, left, queued) = rows.unwrap();
-        require(left == 0 || stored.agent.run.is_some(), "nothing is left behind in the tables", || format!("{left} rows"))?;
+        require(left == 0 || stored.agent.run.is_some(), "nothing is left behind in the tables", || {
+            format!("{left} rows")
+        })?;
         require(queued == i64::from(stored.agent.queued), "the count of what waits is right", || {
             format!("{queued} wait, the agent says {}", stored.agent.queued)
         })?;
@@ -377,9 +383,11 @@ impl Books {
                 format!("{} with {}", row.request_id, row.body_sha256)
             })?;
             let event = self.settled.get(&row.request_id);
-            require(row.settled() || status == "parked", "every accepted input settles, or a park says why not", || {
-                format!("{} is {} while the agent is {status}", row.request_id, row.status)
-            })?;
+            require(
+                row.settled() || status == "parked",
+                "every accepted input settles, or a park says why not",
+                || format!("{} is {} while the agent is {status}", row.request_id, row.status),
+            )?;
             require(row.settled() == event.is_some(), "a submission settles exactly once", || row.request_id.clone())?;
             let Some(event) = event else { continue };
             let same = event["status"] == *row.status
@@ -403,9 +411,10 @@ impl Books {
         })?;
         let begins = format!("{request_id}.");
         let run_id = event["entry"]["run_id"].as_str().unwrap_or_default();
-        let asked = self.requests.iter().any(|request| {
-            request.run_id == run_id && request.inputs.iter().any(|input| input.starts_with(&begins))
-        });
+        let asked = self
+            .requests
+            .iter()
+            .any(|request| request.run_id == run_id && request.inputs.iter().any(|input| input.starts_with(&begins)));
         require(asked, "the model saw what it answered", || format!("{request_id} was in no request of {run_id}"))
     }
 

@@ -84,9 +84,4 @@ impl Counter {
     pub fn release_all(&mut self) {
         self.running.clear();
     }
-
-    /// How often this call was executed.
-    pub fn count(&self, tool_call_id: &str) -> usize {
-        self.executions.get(tool_call_id).map_or(0, Vec::len)
-    }
 }

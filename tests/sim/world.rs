@@ -93,6 +93,13 @@ pub struct World<'a> {
     shape: Shape,
 }
 
+/// Storage in memory that keeps its prepared statements: most of a scenario's time would go into preparing them.
+fn fresh_storage() -> HostStorage {
+    let connection = rusqlite::Connection::open_in_memory().unwrap();
+    connection.set_prepared_statement_cache_capacity(256);
+    HostStorage::over(connection)
+}
+
 fn settings(models: bool) -> Settings {
     let target = |tier: &str| Target {
         provider: "openrouter".to_owned(),
@@ -131,7 +138,7 @@ impl<'a> World<'a> {
             coverage,
             trace,
             now_ms: BEGIN_MS,
-            storage: HostStorage::in_memory().unwrap(),
+            storage: fresh_storage(),
             ids: SeededRandom::new(plan.seed),
             chance: SeededRandom::new(plan.seed ^ 0x5eed),
             machine: None,
@@ -405,19 +412,29 @@ impl<'a> World<'a> {
             self.coverage.seen("step", "Ending");
         }
         for parked in agent.run.iter().filter_map(|run| run.parked.as_ref()).chain(&agent.parked) {
-            self.coverage.seen("parked", &parked.reason);
+            self.coverage.seen_parked(&parked.reason);
             self.shape.parked_once = Some(parked.reason.clone());
         }
         if let Some(step) = self.stored.step() {
             let name = match step {
-                CallStep::Gate(_) => "Gate".to_owned(),
-                CallStep::GateWait(_) => "GateWait".to_owned(),
-                step => format!("{step:?}"),
+                CallStep::Hooks => "Hooks",
+                CallStep::Gate(_) => "Gate",
+                CallStep::GateWait(_) => "GateWait",
+                CallStep::Authorize => "Authorize",
+                CallStep::Dispatched => "Dispatched",
+                CallStep::Backoff => "Backoff",
+                CallStep::Ended => "Ended",
             };
-            self.coverage.seen("step", &name);
+            self.coverage.seen("step", name);
         }
         for tool in &self.stored.tools {
-            self.coverage.seen("step", &format!("Tool {:?}", tool.step));
+            let name = match tool.step {
+                ToolStep::Queued => "Tool Queued",
+                ToolStep::Hooks => "Tool Hooks",
+                ToolStep::Started => "Tool Started",
+                ToolStep::Done => "Tool Done",
+            };
+            self.coverage.seen("step", name);
         }
     }
 
@@ -491,7 +508,8 @@ impl<'a> World<'a> {
 
     fn storage_text(&self) -> String {
         let mut text = String::new();
-        let sql = ["SELECT state FROM agent", "SELECT state FROM work ORDER BY position", "SELECT COUNT(*) || '' FROM chunk"];
+        let sql =
+            ["SELECT state FROM agent", "SELECT state FROM work ORDER BY position", "SELECT COUNT(*) || '' FROM chunk"];
         let read = self.storage.transact(&mut |tx| {
             for sql in sql {
                 for row in tx.query(sql, &[])? {
@@ -591,7 +609,8 @@ impl<'a> World<'a> {
             }
             Effect::CallModel { op, request } => self.call_model(op, &request)?,
             Effect::RunTool { op, name, arguments, tool_call_id, .. } => {
-                let resource = tools::registered().into_iter().find(|tool| tool.name == name).and_then(|tool| tool.resource);
+                let resource =
+                    tools::registered().into_iter().find(|tool| tool.name == name).and_then(|tool| tool.resource);
                 let hooks = self.manners.handles_tool_call;
                 self.books.tool(&op, &tool_call_id, &name, resource.as_deref(), hooks)?;
                 let of = arguments.get("of").and_then(serde_json::Value::as_str);
@@ -805,12 +824,12 @@ impl<'a> World<'a> {
         let right = match error.code {
             Code::Conflict => known.is_some_and(|hash| hash != body_sha256),
             Code::AgentStopped => known.is_none() && matches!(agent.status(), "stopped" | "stopping"),
-            Code::AgentBusy => {
-                known.is_none() && agent.run.is_some() && *mode == agentdo::agent::state::Mode::Reject
-            }
+            Code::AgentBusy => known.is_none() && agent.run.is_some() && *mode == agentdo::agent::state::Mode::Reject,
             _ => false,
         };
-        require(right, "a message is refused for a reason", || format!("{request_id}: {error:?} while {}", agent.status()))?;
+        require(right, "a message is refused for a reason", || {
+            format!("{request_id}: {error:?} while {}", agent.status())
+        })?;
         if known.is_none() {
             self.books.refused.insert(request_id.clone());
         }
