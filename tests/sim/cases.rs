@@ -207,6 +207,22 @@ impl Runs {
                 }
             }
         }
+        // One tool parks while another is only held: `retry` must not start the other a second time.
+        let held = std::iter::once(HookManner::After(15)).chain(vec![HookManner::After(40_000); 40]).collect();
+        let manners = Manners { tool_hooks: held, ..Manners::plain() };
+        for plan_of_tools in ["slow+slow", "slow+write"] {
+            for n in 0..40 {
+                let script = Script::new("one parks, the other is held")
+                    .then(0, submit("m1", Mode::FollowUp, plan_of_tools))
+                    .once("status", 2, 500 + 1_500 * n, Command::Retry);
+                let again = Some(Again { kind: Kind::BeforeCommit, label: "ToolEnded", times: 5 });
+                let seed = 40 + u64::try_from(n).unwrap_or(0);
+                let plan = Plan { again, late_answers: n % 2 == 0, ..Plan::calm(seed) };
+                self.expect(&script, &manners, &plan, |shape| {
+                    shape.status == "idle" && shape.last_reasons == ["done"]
+                })?;
+            }
+        }
         // One tool parks while the hook of another is asked again: what a dead instance says of that one is late.
         let tool_hooks: Vec<HookManner> =
             std::iter::once(HookManner::After(15)).chain(vec![HookManner::After(4_000); 40]).collect();
