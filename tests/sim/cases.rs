@@ -199,7 +199,7 @@ impl Runs {
         for label in ["HooksPending", "ToolHooksPending"] {
             for kind in [Kind::AfterCommit, Kind::Waiting] {
                 for late_answers in [false, true] {
-                    let script = Script::new("held").then(0, submit("m1", Mode::FollowUp, "look+write"));
+                    let script = Script::new("held").then(0, submit("m1", Mode::FollowUp, "write"));
                     let plan = Plan { again: Some(Again { kind, label, times: 50 }), late_answers, ..Plan::calm(4) };
                     self.expect(&script, &manners, &plan, |shape| {
                         shape.parked_once.is_none() && shape.status == "idle" && shape.last_reasons == ["done"]
