@@ -423,8 +423,8 @@ impl Books {
 
     fn replays(&self, storage: &HostStorage, all_suffixes: bool) -> Check {
         let length = self.log.len();
-        let starts: Vec<usize> =
-            if all_suffixes { (0..=length).collect() } else { vec![0, length / 3, length.saturating_sub(2)] };
+        // All of them where it is cheap; else one that differs from scenario to scenario.
+        let starts = if all_suffixes { 0..=length } else { length * (length % 7) / 7..=length * (length % 7) / 7 };
         for start in starts {
             let after = i64::try_from(start).unwrap_or(0);
             let events = transaction(storage, |tx| view::events_after(tx, after, 100_000)).unwrap();
