@@ -34,7 +34,7 @@ const STEPS_MAX: u64 = 6_000;
 const VIRTUAL_MS_MAX: i64 = 400 * 3_600_000;
 
 enum Item {
-    Answer { instance: u64, event: Event },
+    Answer { instance: u64, event: Box<Event> },
     Client(usize),
 }
 
@@ -199,7 +199,7 @@ impl<'a> World<'a> {
                 (Some((at_ms, order)), alarm) if alarm.is_none_or(|alarm| at_ms < alarm) => {
                     self.now_ms = self.now_ms.max(at_ms);
                     match self.queue.remove(&(at_ms, order)) {
-                        Some(Item::Answer { instance, event }) => self.deliver(instance, event)?,
+                        Some(Item::Answer { instance, event }) => self.deliver(instance, *event)?,
                         Some(Item::Client(step)) => self.client(step)?,
                         None => {}
                     }
@@ -455,7 +455,7 @@ impl<'a> World<'a> {
                 Item::Client(_) => {
                     self.queue.insert(key, item);
                 }
-                Item::Answer { event, .. } if self.plan.late_answers => self.limbo.push(event),
+                Item::Answer { event, .. } if self.plan.late_answers => self.limbo.push(*event),
                 Item::Answer { .. } => {}
             }
         }
@@ -470,7 +470,7 @@ impl<'a> World<'a> {
 
     fn answer_in(&mut self, after_ms: i64, event: Event) {
         let instance = self.instance;
-        self.schedule(after_ms, Item::Answer { instance, event });
+        self.schedule(after_ms, Item::Answer { instance, event: Box::new(event) });
     }
 
     fn deliver(&mut self, instance: u64, event: Event) -> Check {
@@ -704,6 +704,7 @@ impl<'a> World<'a> {
         let mut dispatched = false;
         for key in keys {
             let Some(Item::Answer { event, .. }) = self.queue.remove(&key) else { continue };
+            let event = *event;
             dispatched |= matches!(event, Event::ModelEnded { .. } | Event::ToolEnded { .. });
             match (&reach, &event) {
                 // What ignores its signal answers after the grace, or at a worse moment.
