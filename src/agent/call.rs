@@ -16,6 +16,9 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::rc::Rc;
 
+/// Bytes of a request that make a token, for an estimate.
+const BYTES_PER_TOKEN: u64 = 4;
+
 /// The run goes to its next model call.
 pub(super) fn begin(unit: &mut Unit<'_>) -> Result<(), SqlError> {
     let id = unit.new_id("call");
@@ -516,6 +519,14 @@ pub(super) fn lost(unit: &mut Unit<'_>, partial: &AssistantMessage) -> Result<()
     log_ended(unit, "lost", &partial.usage, None)?;
     show_partial(unit, partial)?;
     drop_stream(unit)
+}
+
+/// The same when the deployment no longer has the model, so that nobody can read what is stored of the stream.
+pub(super) fn lost_unread(unit: &mut Unit<'_>) -> Result<(), SqlError> {
+    let request_bytes = unit.call().map_or(0, |call| call.request_bytes);
+    let usage = Usage { input_tokens: request_bytes.div_ceil(BYTES_PER_TOKEN), estimated: true, ..Usage::default() };
+    drop_stream(unit)?;
+    log_ended(unit, "lost", &usage, None)
 }
 
 /// Folds what is stored of the stream.

@@ -104,8 +104,9 @@ fn end(unit: &mut Unit<'_>, kind: EndingKind, note: Option<String>) -> CommandRe
         return Ok(agent_reply(unit));
     }
     if let Some(ending) = unit.agent.ending.as_mut() {
-        // A stop outranks an interrupt that is under way; nothing outranks a stop.
-        if call::refuses_after(kind) {
+        // A stop outranks an interrupt that is under way, and one that takes the queue along outranks one that keeps it.
+        let takes_more = ending.kind == EndingKind::Interrupt && kind == EndingKind::InterruptAll;
+        if call::refuses_after(kind) || takes_more {
             ending.kind = kind;
         }
         return Ok(agent_reply(unit));

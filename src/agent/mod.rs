@@ -179,7 +179,7 @@ impl Machine {
                 }
             }
             Event::AlarmFired => {
-                unit.agent.alarm_ms = None;
+                unit.alarm_fired = true;
                 recover::fire_due(&mut unit)?;
             }
         }

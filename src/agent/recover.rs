@@ -1,6 +1,7 @@
 //! What was in flight when the object died, and what happens then: the table of docs/design.md, row by row. Also what is
 //! due, whoever notices it.
 
+use super::context::Folded;
 use super::interface::Effect;
 use super::state::{CallStep, Parked, Phase};
 use super::unit::Unit;
@@ -61,14 +62,15 @@ fn resume_call(unit: &mut Unit<'_>, count: bool) -> Result<(), SqlError> {
 /// A request was out. Its end mark stored: the answer is adopted, no request. Otherwise the partial is shown, the call is
 /// in the ledger as lost, and the way of a call begins again.
 fn resume_dispatched(unit: &mut Unit<'_>, count: bool) -> Result<(), SqlError> {
-    if let Some(folded) = call::fold_stored(unit)? {
-        if let Some(outcome) = folded.complete {
+    match call::fold_stored(unit)? {
+        Some(Folded { complete: Some(outcome), .. }) => {
             let Some(op) = unit.call().map(|call| unit.op(&call.id, call.generation)) else {
                 return Ok(());
             };
             return call::ended(unit, &op, &outcome);
         }
-        call::lost(unit, &folded.partial)?;
+        Some(folded) => call::lost(unit, &folded.partial)?,
+        None => call::lost_unread(unit)?,
     }
     if count && cut_off(unit, "call_crash")? {
         return Ok(());

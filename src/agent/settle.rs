@@ -239,6 +239,6 @@ pub(super) fn finish_ending(unit: &mut Unit<'_>) -> Result<(), SqlError> {
 fn leave_call(unit: &mut Unit<'_>) -> Result<(), SqlError> {
     match call::fold_stored(unit)? {
         Some(folded) => call::lost(unit, &folded.partial),
-        None => call::drop_stream(unit),
+        None => call::lost_unread(unit),
     }
 }

@@ -354,7 +354,11 @@ impl Agent {
     /// When the object must be awake next (design L1): the earliest due time, and `ahead_ms` from now while work is in
     /// flight, since an object without events is evicted and nothing else would wake it.
     pub fn wake_at(&self, now_ms: i64, ahead_ms: i64) -> Option<i64> {
-        let ending = self.ending.as_ref().map(|ending| ending.due_ms);
+        // While the run is being ended nothing else of it is looked at, so that nothing else may set the alarm: a tool whose
+        // time is over would have it fire without a pause until the grace is over.
+        if let Some(ending) = self.ending.as_ref() {
+            return Some(ending.due_ms.min(now_ms.saturating_add(ahead_ms)));
+        }
         let (due, in_flight) = match self.run.as_ref() {
             None => (None, false),
             Some(run) => match &run.phase {
@@ -366,6 +370,6 @@ impl Agent {
             },
         };
         let liveness = in_flight.then(|| now_ms.saturating_add(ahead_ms));
-        [ending, due, liveness].into_iter().flatten().min()
+        [due, liveness].into_iter().flatten().min()
     }
 }

@@ -294,28 +294,19 @@ pub(super) fn close_round(unit: &mut Unit<'_>, kind: EndingKind) -> Result<(), S
 /// After a crash: a hook is asked again, a replay-safe tool runs again with the stored arguments, any other is answered
 /// `interrupted`, its effect unknown (design T3). `count` when the death counts against the operation (design L3).
 pub(super) fn resume(unit: &mut Unit<'_>, count: bool) -> Result<(), SqlError> {
-    for mut tool in unit.tools()? {
-        let held = tool.step == ToolStep::Hooks && tool.pending;
-        if count && matches!(tool.step, ToolStep::Hooks | ToolStep::Started) && !held {
-            tool.restarts = tool.restarts.saturating_add(1);
-        }
-        let may_run = tool.replay == Replay::Safe || active(Fault::UnsafeToolRunAgain);
+    let mut tools = unit.tools()?;
+    if count && park(unit, &mut tools)? {
+        return Ok(());
+    }
+    for mut tool in tools {
         match tool.step {
             ToolStep::Queued | ToolStep::Done => continue,
-            ToolStep::Hooks | ToolStep::Started
-                if tool.restarts >= RESTARTS_MAX && (tool.step == ToolStep::Hooks || may_run) =>
-            {
-                let reason = if tool.step == ToolStep::Hooks { "hook_crash" } else { "tool_crash" };
-                let since_ms = unit.now_ms;
-                unit.run_mut()?.parked = Some(Parked { reason: reason.to_owned(), since_ms });
-                tool.due_ms = None;
-            }
             ToolStep::Hooks => {
                 tool.pending = false;
                 tool.generation = tool.generation.saturating_add(1);
                 ask_hooks(unit, &tool);
             }
-            ToolStep::Started if may_run => {
+            ToolStep::Started if may_run_again(&tool) => {
                 tool.generation = tool.generation.saturating_add(1);
                 launch(unit, &mut tool);
             }
@@ -327,6 +318,40 @@ pub(super) fn resume(unit: &mut Unit<'_>, count: bool) -> Result<(), SqlError> {
         unit.save_tool(&tool)?;
     }
     go_on(unit)
+}
+
+/// Counts a death against the calls it cut off; gives whether that parked the run. Then the whole round rests as it is:
+/// were the other calls started again, `retry` could not tell them from those that a later death cut off, and would start
+/// them twice.
+fn park(unit: &mut Unit<'_>, tools: &mut [ToolOp]) -> Result<bool, SqlError> {
+    let mut reason = None;
+    for tool in tools.iter_mut() {
+        let word = match tool.step {
+            ToolStep::Hooks if !tool.pending => "hook_crash",
+            ToolStep::Started if may_run_again(tool) => "tool_crash",
+            _ => continue,
+        };
+        tool.restarts = tool.restarts.saturating_add(1);
+        if tool.restarts >= RESTARTS_MAX {
+            reason = Some(word);
+        }
+    }
+    let Some(reason) = reason else {
+        return Ok(false);
+    };
+    for tool in tools.iter_mut() {
+        tool.due_ms = None;
+        unit.save_tool(tool)?;
+    }
+    let since_ms = unit.now_ms;
+    let run = unit.run_mut()?;
+    run.phase = Phase::Tools { due_ms: None };
+    run.parked = Some(Parked { reason: reason.to_owned(), since_ms });
+    Ok(true)
+}
+
+fn may_run_again(tool: &ToolOp) -> bool {
+    tool.replay == Replay::Safe || active(Fault::UnsafeToolRunAgain)
 }
 
 /// `retry` of a parked run: one more series for each operation.

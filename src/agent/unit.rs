@@ -20,6 +20,8 @@ pub(super) struct Unit<'a> {
     pub(super) config: AgentConfig,
     /// True from the opening of an instance that found work in flight until its effects are out.
     pub(super) resumed: bool,
+    /// The alarm has fired, or is said to have: whether it still stands is not known, so that it is set or cleared anew.
+    pub(super) alarm_fired: bool,
     stored_state: String,
     stored_config: String,
     /// Status and run as they were, to see what changed.
@@ -57,6 +59,7 @@ impl<'a> Unit<'a> {
             agent,
             config,
             resumed: false,
+            alarm_fired: false,
             stored_state,
             stored_config,
             stored_status,
@@ -102,7 +105,7 @@ impl<'a> Unit<'a> {
         let standing = self.agent.alarm_ms;
         let keep = match (standing, wanted) {
             (None, None) => true,
-            (Some(standing), Some(wanted)) => standing <= wanted && standing > self.now_ms,
+            (Some(standing), Some(wanted)) => !self.alarm_fired && standing <= wanted && standing > self.now_ms,
             _ => false,
         };
         if keep {
