@@ -1,11 +1,11 @@
 //! What was in flight when the object died, and what happens then: the table of docs/design.md, row by row. Also what is
 //! due, whoever notices it.
 
-use super::context::Folded;
 use super::interface::Effect;
 use super::state::{CallStep, Parked, Phase};
 use super::unit::Unit;
 use super::{RESTARTS_MAX, call, settle, tools};
+use crate::model::wire::Folded;
 use crate::port::SqlError;
 
 /// A new instance opens. With nothing in flight it writes nothing.

@@ -5,6 +5,7 @@
 
 use crate::manners::{Manner, Reach};
 use agentdo::agent::{Folded, RequestHead, Target, Wire};
+use agentdo::model::encode::Fragment;
 use agentdo::model::message::{AssistantMessage, Block, Message, Stop, Usage, text_of};
 use agentdo::model::{Delta, Failure, FailureKind, Outcome};
 use serde_json::{Value, json};
@@ -14,18 +15,26 @@ use std::rc::Rc;
 pub struct PlainWire;
 
 impl Wire for PlainWire {
-    fn fragment(&self, message: &Message) -> Option<String> {
+    fn fragment(&self, message: &Message) -> Option<Fragment> {
         match message {
             Message::Assistant(assistant) if assistant.aborted => None,
-            message => Some(serde_json::to_string(message).unwrap()),
+            message => Some(Fragment {
+                json: serde_json::to_string(message).unwrap(),
+                is_tool_result: false,
+                trailing_images: None,
+                reasoning: None,
+            }),
         }
     }
 
-    fn body(&self, head: &RequestHead<'_>, fragments: &[Rc<str>]) -> String {
-        let tools: Vec<&str> = head.tools.iter().map(|tool| tool.name.as_str()).collect();
+    fn body(&self, head: &RequestHead<'_>, fragments: &[Rc<Fragment>]) -> String {
+        let tools: Vec<&str> = head.tools.iter().map(|tool| tool.name).collect();
         let tools = serde_json::to_string(&tools).unwrap();
         let system = serde_json::to_string(head.system).unwrap();
-        format!("{{\"system\":{system},\"tools\":{tools},\"messages\":[{}]}}", fragments.join(","))
+        format!(
+            "{{\"system\":{system},\"tools\":{tools},\"messages\":[{}]}}",
+            fragments.iter().map(|fragment| fragment.json.as_str()).collect::<Vec<_>>().join(",")
+        )
     }
 
     fn fold(&self, deltas: &[Delta], target: &Target, request_bytes: u64) -> Folded {

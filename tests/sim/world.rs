@@ -116,6 +116,7 @@ fn settings(models: bool) -> Settings {
         stop_grace_ms: STOP_GRACE_MS,
         retry_base_ms: 1_000,
         retry_max_ms: 30_000,
+        retry_wait_max_ms: 120_000,
         retries_max: 3,
         tool_timeout_ms: 60_000,
         calls_max: [20, 20, 20],
@@ -996,5 +997,6 @@ fn command_label(command: &Command) -> &'static str {
         Command::Retry => "Retry",
         Command::Signal { .. } => "Signal",
         Command::Configure { .. } => "Configure",
+        Command::Delete => "Delete",
     }
 }
