@@ -64,7 +64,7 @@ codes! {
     DeadLetterNotFound "dead_letter_not_found" 404 false "There is no dead letter of this id." "GET /v1/dead-letters lists them; one that was replayed is gone.";
     MethodNotAllowed "method_not_allowed" 405 false "The path does not have this method." "The header Allow lists the methods that it has.";
     Conflict "conflict" 409 false "The request contradicts what is stored." "Use a new id for a new request, or read what is stored under this one.";
-    AgentBusy "agent_busy" 409 true "The agent is working and the message asked to be rejected then." "Send it with when_busy steer or follow_up, or again when the agent is idle.";
+    AgentBusy "agent_busy" 409 false "The agent is working and the message asked to be rejected then." "Send it with when_busy steer or follow_up, or again when the agent is idle.";
     AgentStopped "agent_stopped" 409 false "The agent is stopped and takes no messages." "POST /v1/agents/{id}/retry starts it again.";
     FileConflict "file_conflict" 409 false "The file changed since it was read." "Read the file again and apply the change to what it holds now.";
     SignalAmbiguous "signal_ambiguous" 409 false "More than one call waits for this signal." "Name the call in the field call; details.calls lists them.";
@@ -309,7 +309,7 @@ mod tests {
         let error = ApiError::because(Code::AgentBusy, "busy").with("run", "run_1").with_ref("ref_1");
         assert_eq!(
             error.body(),
-            json!({"error": {"code": "agent_busy", "message": "busy", "hint": Code::AgentBusy.hint(), "retryable": true,
+            json!({"error": {"code": "agent_busy", "message": "busy", "hint": Code::AgentBusy.hint(), "retryable": false,
                 "details": {"run": "run_1"}, "ref": "ref_1"}})
         );
     }

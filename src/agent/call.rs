@@ -105,7 +105,7 @@ pub(super) fn report(unit: &mut Unit<'_>, reports: &[HookReport]) -> Result<(), 
 }
 
 fn ask_gate(unit: &mut Unit<'_>, index: u32) -> Result<(), SqlError> {
-    let name = usize::try_from(index).ok().and_then(|index| unit.machine.catalog.gates.get(index)).cloned();
+    let name = gate_name(unit, index);
     let step = if name.is_some() { CallStep::Gate(index) } else { CallStep::Authorize };
     let Some(call) = unit.call_mut() else {
         return Ok(());
@@ -123,11 +123,19 @@ fn ask_gate(unit: &mut Unit<'_>, index: u32) -> Result<(), SqlError> {
     }
 }
 
+fn gate_name(unit: &Unit<'_>, index: u32) -> Option<String> {
+    usize::try_from(index).ok().and_then(|index| unit.machine.catalog.gates.get(index)).cloned()
+}
+
 /// A gate answered. Its error is a no: a gate fails closed, unlike a hook.
-pub(super) fn gate_answered(unit: &mut Unit<'_>, op: &OpRef, answer: &GateAnswer) -> Result<(), SqlError> {
+pub(super) fn gate_answered(unit: &mut Unit<'_>, op: &OpRef, name: &str, answer: &GateAnswer) -> Result<(), SqlError> {
     let Some(CallStep::Gate(index)) = unit.current_call(op).map(|call| call.step) else {
         return Ok(());
     };
+    // An answer given twice must not open the next gate.
+    if gate_name(unit, index).as_deref() != Some(name) {
+        return Ok(());
+    }
     match answer {
         GateAnswer::Go => ask_gate(unit, index.saturating_add(1)),
         GateAnswer::Wait(until_ms) => {

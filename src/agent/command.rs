@@ -129,6 +129,12 @@ fn end(unit: &mut Unit<'_>, kind: EndingKind, note: Option<String>) -> CommandRe
 }
 
 fn retry(unit: &mut Unit<'_>) -> CommandResult<Reply> {
+    // A stop under way still ends the run; the agent then goes on.
+    if let Some(ending) = unit.agent.ending.as_mut()
+        && call::refuses_after(ending.kind)
+    {
+        ending.kind = EndingKind::Interrupt;
+    }
     unit.agent.stopped = false;
     unit.agent.parked = None;
     unit.agent.failures = None;

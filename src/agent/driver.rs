@@ -8,7 +8,7 @@ use super::live::LiveText;
 use super::state::ToolResult;
 use super::stream;
 use super::{GateAnswer, Machine, SchemaState, Verdict, World, view};
-use crate::error::{ApiError, Code};
+use crate::error::ApiError;
 use crate::model::Failure;
 use crate::model::call::{CallContext, ResponseHead};
 use crate::model::wire::Decoder;
@@ -188,12 +188,7 @@ impl<H: Host> Driver<H> {
     pub fn open_now(self: &Rc<Self>) -> Result<bool, ApiError> {
         match self.opened.get() {
             Opened::Yes => return Ok(false),
-            Opened::Newer(found) => {
-                return Err(ApiError::because(
-                    Code::SchemaNewer,
-                    format!("this agent's storage has version {found}, this release knows {}", super::SCHEMA_VERSION),
-                ));
-            }
+            Opened::Newer(found) => return Err(super::newer(found)),
             Opened::No => {}
         }
         let (state, output) = transaction::<_, SqlError>(self.host.storage(), |tx| self.machine.open(tx, self.world()))
@@ -341,7 +336,7 @@ impl<H: Host> Driver<H> {
                 Box::pin(async move {
                     if let Either::Left((answer, _)) = select(answer, signal.raised()).await {
                         driver.leave(&op);
-                        driver.feed(Event::GateAnswered { op, answer });
+                        driver.feed(Event::GateAnswered { op, name, answer });
                     }
                 })
             }),

@@ -251,6 +251,8 @@ pub enum Event {
     GateAnswered {
         /// The operation that waited.
         op: OpRef,
+        /// The gate.
+        name: String,
         /// What it said.
         answer: GateAnswer,
     },

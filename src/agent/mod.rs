@@ -35,7 +35,7 @@ pub use interface::*;
 pub use schema::{SCHEMA_VERSION, SchemaState, migrate};
 pub use settings::Settings;
 
-use crate::error::ApiError;
+use crate::error::{ApiError, Code};
 use crate::port::{Random, SqlError, Tx};
 use chrono::{DateTime, SecondsFormat};
 use context::ContextCache;
@@ -136,7 +136,9 @@ impl Machine {
 
     /// Carries out a command. An error changes nothing.
     pub fn command(&self, tx: &dyn Tx, command: &Command, world: World<'_>) -> Result<(Reply, Output), ApiError> {
-        schema::migrate(tx)?;
+        if let SchemaState::Newer(found) = schema::migrate(tx)? {
+            return Err(newer(found));
+        }
         let mut unit = Unit::open(tx, self, world.now_ms, world.random)?;
         if unit.agent.alarm_ms.is_some_and(|due| due <= world.now_ms) {
             recover::fire_due(&mut unit)?;
@@ -147,7 +149,7 @@ impl Machine {
 
     /// Takes note of an event. One that no longer counts changes nothing.
     pub fn event(&self, tx: &dyn Tx, event: &Event, world: World<'_>) -> Result<Output, SqlError> {
-        if !schema::present(tx)? {
+        if !schema::fits(tx)? {
             return Ok(Output::default());
         }
         let mut unit = Unit::open(tx, self, world.now_ms, world.random)?;
@@ -166,16 +168,15 @@ impl Machine {
                     call::hooks_pending(&mut unit, op);
                 }
             }
-            Event::GateAnswered { op, answer } => call::gate_answered(&mut unit, op, answer)?,
+            Event::GateAnswered { op, name, answer } => call::gate_answered(&mut unit, op, name, answer)?,
             Event::Authorized { op, refused } => call::authorized(&mut unit, op, refused.as_ref())?,
             Event::StreamBatch { op, deltas } => call::stream_batch(&mut unit, op, deltas)?,
             Event::ModelEnded { op, outcome } => call::ended(&mut unit, op, outcome)?,
             Event::ToolEnded { op, result } => tools::ended(&mut unit, op, result)?,
             Event::Indexed { version } => {
-                let acknowledged = unit.agent.index.acknowledged.max(*version);
-                // Written with the next change, and at once only when nothing is going on: a repeat does no harm.
+                // While a run goes on the next change tells the index again: only the last word is worth a row.
                 if unit.agent.run.is_none() {
-                    unit.agent.index.acknowledged = acknowledged;
+                    unit.agent.index.acknowledged = unit.agent.index.acknowledged.max(*version);
                 }
             }
             Event::AlarmFired => {
@@ -185,6 +186,12 @@ impl Machine {
         }
         unit.close()
     }
+}
+
+/// The refusal of storage that a later release wrote.
+fn newer(found: i64) -> ApiError {
+    let text = format!("this agent's storage has version {found}, this release knows {SCHEMA_VERSION}");
+    ApiError::because(Code::SchemaNewer, text)
 }
 
 /// An event as clients see it.

@@ -109,6 +109,10 @@ pub(super) fn unpark(unit: &mut Unit<'_>) -> Result<(), SqlError> {
 /// Does what is due. It may run at any time and any number of times.
 pub(super) fn fire_due(unit: &mut Unit<'_>) -> Result<(), SqlError> {
     let now_ms = unit.now_ms;
+    if unit.agent.run.is_none() && unit.agent.index.acknowledged < unit.agent.index.version {
+        let row = unit.index_row();
+        unit.effect(Effect::Index(row));
+    }
     if let Some(ending) = unit.agent.ending.as_ref() {
         return if ending.due_ms <= now_ms { settle::finish_ending(unit) } else { Ok(()) };
     }

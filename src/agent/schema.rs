@@ -66,6 +66,11 @@ pub(super) fn present(tx: &dyn Tx) -> Result<bool, SqlError> {
     Ok(!tables.is_empty())
 }
 
+/// Whether something is stored that this release wrote.
+pub(super) fn fits(tx: &dyn Tx) -> Result<bool, SqlError> {
+    Ok(stored_version(tx)? == SCHEMA_VERSION)
+}
+
 fn stored_version(tx: &dyn Tx) -> Result<i64, SqlError> {
     if !present(tx)? {
         return Ok(0);

@@ -369,7 +369,9 @@ impl Agent {
                 Phase::Tools { due_ms } => (*due_ms, run.parked.is_none()),
             },
         };
-        let liveness = in_flight.then(|| now_ms.saturating_add(ahead_ms));
+        // At rest the only thing that may be owed is the index's word (design A3).
+        let owed = self.run.is_none() && self.index.acknowledged < self.index.version;
+        let liveness = (in_flight || owed).then(|| now_ms.saturating_add(ahead_ms));
         [due, liveness].into_iter().flatten().min()
     }
 }

@@ -191,6 +191,8 @@ pub(super) fn hooks_pending(unit: &mut Unit<'_>, op: &OpRef) -> Result<(), SqlEr
 /// Commits the final arguments and the replay policy, and lets the tool go (design T1).
 fn start(unit: &mut Unit<'_>, tool: &mut ToolOp) -> Result<(), SqlError> {
     tool.step = ToolStep::Started;
+    // A new row is progress: deaths at its hooks are no deaths of the tool.
+    tool.restarts = 0;
     let run_id = unit.run()?.id.clone();
     unit.log(
         "tool_started",

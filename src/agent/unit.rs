@@ -75,9 +75,13 @@ impl<'a> Unit<'a> {
         if status != self.stored_status {
             self.log("status", json!({ "status": status }));
         }
-        let late_alarm = self.place_alarm()?;
-        if index_class(status) != index_class(self.stored_status) || (self.stored_state.is_empty()) {
+        // Before the alarm is placed: while the index is owed a word the object must stay awake.
+        let tell_index = status != self.stored_status || self.stored_state.is_empty();
+        if tell_index {
             self.agent.index.version = self.agent.index.version.saturating_add(1);
+        }
+        let late_alarm = self.place_alarm()?;
+        if tell_index {
             let row = self.index_row();
             self.effects.push(Effect::Index(row));
         }
@@ -243,11 +247,6 @@ impl<'a> Unit<'a> {
             resumed: self.resumed,
         }
     }
-}
-
-/// The index distinguishes what an operator lists and what a sweep must wake, not each step.
-fn index_class(status: &str) -> &str {
-    status
 }
 
 fn parse_or_default<T: serde::de::DeserializeOwned + Default>(text: &str, what: &str) -> Result<T, SqlError> {

@@ -589,6 +589,7 @@ impl<'a> World<'a> {
                 self.rush_late_answers();
             }
             Effect::AskGate { op, name } => {
+                let asked = name.clone();
                 let manner = next(&self.manners.gate_answers, &mut self.asked_gates).unwrap_or(GateManner::Go);
                 let went = &mut self.books.gates_went;
                 went.remove(&(name.clone(), op.id.clone()));
@@ -600,7 +601,7 @@ impl<'a> World<'a> {
                     GateManner::WaitMs(ms) => GateAnswer::Wait(self.now_ms + 10 + ms),
                     GateManner::No => GateAnswer::No("the gate says no".to_owned()),
                 };
-                self.answer_in(10, Event::GateAnswered { op, answer });
+                self.answer_in(10, Event::GateAnswered { op, name: asked, answer });
             }
             Effect::Authorize { op, .. } => {
                 let refused = self.manners.credentials_refused.contains(&self.asked_credentials);

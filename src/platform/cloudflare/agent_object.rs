@@ -116,7 +116,7 @@ impl AgentDO {
 
     fn watch(&self, driver: &Rc<Driver<CloudflareHost>>, request: &Request) -> std::result::Result<Response, ApiError> {
         let unavailable = |error: worker::Error| ApiError::new(Code::AgentUnavailable).logged(&format!("{error:?}"));
-        driver.read(|tx| view::load(tx))?.ok_or_else(|| ApiError::new(Code::NotFound))?;
+        existing(driver)?;
         if self.state.get_websockets().len() >= events::SOCKETS_MAX {
             return Err(ApiError::because(Code::RateLimited, "too many clients watch this agent"));
         }
@@ -136,10 +136,12 @@ impl AgentDO {
         let (status, body) = match ask {
             Ask::Command { command } => self.carry_out(driver, &command)?,
             Ask::Agent => {
+                existing(driver)?;
                 let agent = driver.read(view::agent)?.ok_or_else(|| ApiError::new(Code::NotFound))?;
                 (200, json!({ "agent": self.named(agent) }))
             }
             Ask::Submission { request_id, wait_ms } => {
+                existing(driver)?;
                 let mut found = read_submission(driver, &request_id)?;
                 if wait_ms > 0 && !found.1 {
                     driver.wait_settled(&request_id, wait_ms).await;
@@ -148,7 +150,7 @@ impl AgentDO {
                 (200, json!({ "submission": found.0 }))
             }
             Ask::Entries { after, limit } => {
-                driver.read(view::load)?.ok_or_else(|| ApiError::new(Code::NotFound))?;
+                existing(driver)?;
                 let (entries, next) = driver.read(|tx| view::entries(tx, after, limit))?;
                 (200, json!({ "entries": entries, "next": next }))
             }
@@ -190,6 +192,15 @@ impl AgentDO {
             );
         }
         agent
+    }
+}
+
+/// Refuses what was never there, and what was deleted.
+fn existing(driver: &Rc<Driver<CloudflareHost>>) -> std::result::Result<(), ApiError> {
+    match driver.read(view::load)? {
+        None => Err(ApiError::new(Code::NotFound)),
+        Some(agent) if agent.deleted => Err(ApiError::new(Code::AgentDeleted)),
+        Some(_) => Ok(()),
     }
 }
 
