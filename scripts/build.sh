@@ -41,4 +41,9 @@ export AGENTDO_CRATE
   echo "build: worker-build failed in $folder (see above)" >&2
   exit 1
 }
+# worker-build keeps the name section, a fifth of the size. A `dev` build keeps it still, for stack traces with names.
+if [ "$profile" = release ]; then
+  wasm=$folder/build/index_bg.wasm
+  "$WASM_OPT_BIN" --all-features --strip-debug "$wasm" -o "$wasm.stripped" && mv "$wasm.stripped" "$wasm"
+fi
 mv "$started" "$stamp"

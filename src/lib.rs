@@ -6,8 +6,6 @@ mod closed_list;
 pub mod agent;
 pub mod config;
 pub mod error;
-#[cfg(target_family = "wasm")]
-mod export;
 pub mod hook;
 pub mod http;
 pub mod json;
@@ -16,8 +14,6 @@ pub mod platform;
 pub mod port;
 pub mod sabotage;
 pub mod signal;
-#[cfg(all(target_family = "wasm", feature = "standalone"))]
-mod standalone;
 pub mod tool;
 
 #[cfg(target_family = "wasm")]

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// What somebody asks of the agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "command", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum Command {
     /// One input.
     Submit {

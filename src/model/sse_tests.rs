@@ -119,24 +119,6 @@ fn an_event_of_ten_megabytes_passes() {
     assert_eq!(parse_chunks(body.chunks(1000)).0[0].data.len(), 10_000_000 - 6);
 }
 
-/// Run alone and in release: `cargo test --release --lib -- --ignored sse_speed --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-fn sse_speed() {
-    let body = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hello wörld\"},\"finish_reason\":null}]}\n\n"
-        .repeat(500_000);
-    for size in [1, 16, 1_400, 65_536] {
-        let start = std::time::Instant::now();
-        let mut parser = SseParser::new();
-        let mut events = Vec::new();
-        for chunk in body.as_bytes().chunks(size) {
-            parser.push(chunk, &mut events).unwrap();
-            events.clear();
-        }
-        println!("{size}-byte chunks: {:.0} MB/s", body.len() as f64 / start.elapsed().as_secs_f64() / 1e6);
-    }
-}
-
 proptest! {
     #[test]
     fn any_chunking_gives_the_same(body in "(data|event|id|x|)(:|: |)[a-z:\\r\\né😀\u{feff}]{0,40}(\\n|\\r|\\r\\n){0,3}data: z", cuts in prop::collection::vec(1_usize..9, 1..40)) {

@@ -120,8 +120,9 @@ impl AgentDO {
         if self.state.get_websockets().len() >= events::SOCKETS_MAX {
             return Err(ApiError::because(Code::RateLimited, "too many clients watch this agent"));
         }
-        let url = request.url().map_err(unavailable)?;
-        let after = url.query_pairs().find(|(name, _)| name == "after").and_then(|(_, value)| value.parse().ok());
+        let address = request.inner().url();
+        let (_, query) = protocol::path_and_query(&address);
+        let after = query.strip_prefix("after=").and_then(|value| value.parse().ok());
         let pair = WebSocketPair::new().map_err(unavailable)?;
         events::accept(&self.state, &pair.server, after.unwrap_or(0));
         pump(Rc::clone(driver), pair.server);

@@ -64,12 +64,13 @@ fn internal(error: worker::Error) -> ApiError {
 
 async fn serve(mut request: Request, env: &Env) -> Answer {
     let config = config(env).map_err(|error| error.to_error())?;
-    let url = request.url().map_err(|_| ApiError::because(Code::InvalidRequest, "the address is not valid"))?;
+    let address = request.inner().url();
+    let (path, query) = protocol::path_and_query(&address);
     let header = |name: &str| request.headers().get(name).ok().flatten();
     let (authorization, protocols) = (header("authorization"), header("sec-websocket-protocol"));
     let credentials = Credentials { authorization: authorization.as_deref(), websocket_protocol: protocols.as_deref() };
     let method = request.method().to_string();
-    let admitted = admit(&config, &method, url.path(), url.query().unwrap_or(""), &credentials)?;
+    let admitted = admit(&config, &method, path, query, &credentials)?;
     let Some(principal) = admitted.principal else { return health() };
     fit_schema(env).await?;
     match admitted.route {

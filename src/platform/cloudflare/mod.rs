@@ -4,12 +4,15 @@ mod agent_object;
 mod catalog;
 mod edge;
 mod events;
+mod export;
 mod index;
 mod javascript;
 mod model;
 mod other_objects;
 mod protocol;
 mod sql;
+#[cfg(feature = "standalone")]
+mod standalone;
 mod wakes;
 mod world;
 

@@ -11,7 +11,7 @@ const OBJECT_URL: &str = "https://agent.internal/";
 
 /// What the Worker asks of an agent's object. Its events go by WebSocket: `GET /events?after=N`.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "ask", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub(super) enum Ask {
     /// Carry out a command.
     Command {
@@ -75,6 +75,16 @@ pub(super) async fn open_events(
 
 fn stub(env: &Env, tenant: &str, agent: &str) -> Result<worker::Stub> {
     env.durable_object("AGENTS")?.get_by_name(&object_name(tenant, agent))
+}
+
+/// Path and query of an absolute address. The runtime has parsed and normalised it; the crate's own URL type would bring
+/// the tables of international domain names along, a quarter of this Worker's size.
+pub(super) fn path_and_query(address: &str) -> (&str, &str) {
+    let without_fragment = address.split('#').next().unwrap_or(address);
+    let (before, query) = without_fragment.split_once('?').unwrap_or((without_fragment, ""));
+    let after_scheme = before.split_once("://").map_or(before, |(_, rest)| rest);
+    let path = after_scheme.find('/').and_then(|at| after_scheme.get(at..)).unwrap_or("/");
+    (path, query)
 }
 
 /// A JSON answer.

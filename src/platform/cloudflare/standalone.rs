@@ -13,4 +13,4 @@ fn register(on: &mut Extensions) {
     on.javascript(&extensions());
 }
 
-crate::export!(register = crate::standalone::register);
+crate::export!(register = crate::platform::cloudflare::standalone::register);
