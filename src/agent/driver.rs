@@ -143,6 +143,8 @@ pub struct Driver<H: Host> {
     credentials: RefCell<HashMap<String, Credentials>>,
     live: RefCell<Option<LiveText>>,
     waiters: RefCell<Vec<(String, oneshot::Sender<()>)>>,
+    /// The last version the index is being told; an older one is not worth telling.
+    telling: Cell<i64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -170,6 +172,7 @@ impl<H: Host> Driver<H> {
             credentials: RefCell::default(),
             live: RefCell::default(),
             waiters: RefCell::default(),
+            telling: Cell::new(0),
         })
     }
 
@@ -368,6 +371,7 @@ impl<H: Host> Driver<H> {
                 Box::pin(run_tool(driver, op, result, signal))
             }),
             Effect::Index(row) => {
+                self.telling.set(row.version);
                 let driver = Rc::clone(self);
                 self.host.spawn(Box::pin(tell_index(driver, row)));
             }
@@ -477,9 +481,16 @@ async fn tell_index<H: Host>(driver: Rc<Driver<H>>, row: IndexRow) {
         if pause_ms > 0 {
             driver.host.sleep(pause_ms).await;
         }
+        if driver.telling.get() > row.version {
+            return;
+        }
         match driver.host.index(row.clone()).await {
             Ok(()) => return driver.feed(Event::Indexed { version: row.version }),
             Err(error) => driver.host.log(&format!("index: {error}")),
         }
     }
 }
+
+#[cfg(test)]
+#[path = "driver_tests.rs"]
+mod tests;
