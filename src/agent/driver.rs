@@ -492,5 +492,6 @@ async fn tell_index<H: Host>(driver: Rc<Driver<H>>, row: IndexRow) {
 }
 
 #[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
 #[path = "driver_tests.rs"]
 mod tests;
