@@ -151,6 +151,22 @@ class Session {
     return { ...cost, index_rows: rest - versionBefore, requests };
   }
 
+  /** How long the stand-in takes to read and check this request, ms: it is sent again from here, many times. */
+  async checkingMs(seq) {
+    const { requests } = await control(this.gateway, "GET", `/control/requests?after=${seq - 1}&limit=1`);
+    const body = JSON.stringify(requests[0].body);
+    const took = [];
+    for (let n = 0; n < 40; n++) {
+      const after = await this.lastRequest();
+      const sentAt = performance.timeOrigin + performance.now();
+      await (await fetch(`${this.gateway.url}/v1/chat/completions`, { method: "POST", headers: { "content-type": "application/json" }, body })).text();
+      const [record] = await requestsAfter(this.gateway, after, { body: false });
+      took.push(Date.parse(record.at) + 0.5 - sentAt);
+    }
+    const calm = took.sort((a, b) => a - b).slice(0, took.length / 2);
+    return Math.max(0, calm.reduce((sum, ms) => sum + ms, 0) / calm.length);
+  }
+
   /** The version of the agent's row in the D1 index, once it stands still. */
   async #settledIndex(id) {
     let version = this.#indexVersion(id);
