@@ -547,12 +547,12 @@ test("the demo's scenarios play through", async (t) => {
     return turns;
   };
   const words = ({ content }) => content.split(/\s+/).length;
-  const minutes = await play("How many minutes since midnight?");
+  const minutes = await play("How many minutes does a week have?");
   assert.deepEqual(minutes.map(({ finish }) => finish), ["tool_calls", "tool_calls", "stop"]);
   assert.equal(minutes[0].content, "Let me look at the clock first.");
-  assert.deepEqual(minutes.map(({ calls }) => calls[0]?.arguments), ["{}", "{\"expression\":\"17*60+23\"}", undefined]);
-  assert.ok(words(minutes[2]) > 50 && words(minutes[2]) < 70);
+  assert.deepEqual(minutes.map(({ calls }) => calls[0]?.arguments), ["{}", "{\"expression\":\"7*24*60\"}", undefined]);
+  assert.ok(words(minutes[2]) > 30 && words(minutes[2]) < 70);
   const long = await play("Write a long text on the order of operations.");
-  assert.equal(long[0].calls[0].arguments, "{\"expression\":\"2*(3+4)\"}");
-  assert.ok(words(long[1]) > 230 && long[1].chunks.length > 150);
+  assert.deepEqual(long[0].calls.map((call) => call.arguments), ["{}", "{\"expression\":\"2*(3+4)\"}"]);
+  assert.ok(words(long[1]) > 150 && long[1].chunks.length > 100);
 });
