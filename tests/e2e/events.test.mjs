@@ -99,7 +99,6 @@ test("who connects during a call gets the text from offset 0 first; the deltas a
     const first = await stream.until("the first delta", ({ type }) => type === "delta");
     assert.equal(first.offset, 0);
     assert.ok(first.text.length > 20);
-    assert.ok(stream.data().filter(({ type }) => type === "delta").every(({ offset }) => offset === 0), "one delta a block so far");
   }
   const socket = openSocket(world.url, TOKEN, "midway", { after: 0 });
   assert.equal((await socket.until("the first delta", ({ type }) => type === "delta")).offset, 0);
