@@ -116,7 +116,7 @@ impl AgentDO {
 
     fn watch(&self, driver: &Rc<Driver<CloudflareHost>>, request: &Request) -> std::result::Result<Response, ApiError> {
         let unavailable = |error: worker::Error| ApiError::new(Code::AgentUnavailable).logged(&format!("{error:?}"));
-        existing(driver)?;
+        present(driver)?;
         if self.state.get_websockets().len() >= events::SOCKETS_MAX {
             return Err(ApiError::because(Code::RateLimited, "too many clients watch this agent"));
         }
@@ -137,21 +137,21 @@ impl AgentDO {
         let (status, body) = match ask {
             Ask::Command { command } => self.carry_out(driver, &command)?,
             Ask::Agent => {
-                existing(driver)?;
-                let agent = driver.read(view::agent)?.ok_or_else(|| ApiError::new(Code::NotFound))?;
-                (200, json!({ "agent": self.named(agent) }))
+                present(driver)?;
+                (200, self.shown(driver)?)
             }
             Ask::Submission { request_id, wait_ms } => {
-                existing(driver)?;
+                present(driver)?;
                 let mut found = read_submission(driver, &request_id)?;
                 if wait_ms > 0 && !found.1 {
                     driver.wait_settled(&request_id, wait_ms).await;
+                    present(driver)?;
                     found = read_submission(driver, &request_id)?;
                 }
                 (200, json!({ "submission": found.0 }))
             }
             Ask::Entries { after, limit } => {
-                existing(driver)?;
+                present(driver)?;
                 let (entries, next) = driver.read(|tx| view::entries(tx, after, limit))?;
                 (200, json!({ "entries": entries, "next": next }))
             }
@@ -176,9 +176,16 @@ impl AgentDO {
             Reply::Submission { submission, created } => {
                 (if created { 202 } else { 200 }, json!({ "submission": submission }))
             }
-            Reply::Agent(agent) => (accepted, json!({ "agent": self.named(agent) })),
+            // Read again: only after the command was committed are its queue and its timers what they are.
+            Reply::Agent(_) => (accepted, self.shown(driver)?),
             Reply::Done => (200, json!({ "ok": true })),
         })
+    }
+
+    /// The agent as the API shows it.
+    fn shown(&self, driver: &Rc<Driver<CloudflareHost>>) -> std::result::Result<Value, ApiError> {
+        let agent = driver.read(view::agent)?.ok_or_else(|| ApiError::new(Code::NotFound))?;
+        Ok(json!({ "agent": self.named(agent) }))
     }
 
     /// The agent with its id, and what this instance has cost so far.
@@ -196,8 +203,8 @@ impl AgentDO {
     }
 }
 
-/// Refuses what was never there, and what was deleted.
-fn existing(driver: &Rc<Driver<CloudflareHost>>) -> std::result::Result<(), ApiError> {
+/// Refuses to show an agent that never was, or is no more (design S6).
+fn present(driver: &Rc<Driver<CloudflareHost>>) -> std::result::Result<(), ApiError> {
     match driver.read(view::load)? {
         None => Err(ApiError::new(Code::NotFound)),
         Some(agent) if agent.deleted => Err(ApiError::new(Code::AgentDeleted)),

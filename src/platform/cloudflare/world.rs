@@ -1,10 +1,35 @@
 //! Clock, randomness, waiting, variables.
 
 use crate::port::Random;
+use futures::channel::oneshot;
 use futures::future::LocalBoxFuture;
-use std::time::Duration;
-use worker::wasm_bindgen::{JsCast, JsValue};
-use worker::{Delay, Env, js_sys};
+use worker::wasm_bindgen::prelude::*;
+use worker::{Env, js_sys, wasm_bindgen};
+
+#[wasm_bindgen]
+extern "C" {
+    /// What it gives is an object here (Node's timers), where the crate's `Delay` takes it for a number: it then clears
+    /// another timer, and the one left behind keeps the object in memory until it fires.
+    #[wasm_bindgen(catch, js_name = setTimeout)]
+    fn set_timeout(handler: &js_sys::Function, ms: f64) -> Result<JsValue, JsValue>;
+
+    #[wasm_bindgen(catch, js_name = clearTimeout)]
+    fn clear_timeout(timer: &JsValue) -> Result<(), JsValue>;
+}
+
+/// A timer that is cleared when nobody waits for it any more: a pending one keeps its object in memory.
+struct Timer {
+    id: JsValue,
+    // It must live until the timer has fired or is cleared.
+    _handler: Closure<dyn FnMut()>,
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        // One that fired is cleared without effect.
+        let _ = clear_timeout(&self.id);
+    }
+}
 
 /// ms since 1970, UTC.
 pub(super) fn now_ms() -> i64 {
@@ -21,13 +46,32 @@ pub(super) fn sleep(ms: u64) -> LocalBoxFuture<'static, ()> {
         let mut rest = ms;
         loop {
             let step = rest.min(STEP_MS_MAX);
-            Delay::from(Duration::from_millis(step)).await;
+            wait(step).await;
             rest = rest.saturating_sub(step);
             if rest == 0 {
                 return;
             }
         }
     })
+}
+
+async fn wait(ms: u64) {
+    let (sender, receiver) = oneshot::channel();
+    let mut sender = Some(sender);
+    let handler: Closure<dyn FnMut()> = Closure::new(move || {
+        if let Some(sender) = sender.take() {
+            // Nobody waits any more: no matter.
+            let _ = sender.send(());
+        }
+    });
+    #[allow(clippy::cast_precision_loss)]
+    match set_timeout(handler.as_ref().unchecked_ref(), ms as f64) {
+        Ok(id) => {
+            let _timer = Timer { id, _handler: handler };
+            let _ = receiver.await;
+        }
+        Err(thrown) => worker::console_error!("setTimeout: {thrown:?}"),
+    }
 }
 
 /// The platform's random source.
