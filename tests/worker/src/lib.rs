@@ -75,6 +75,14 @@ impl DurableObject for ConformanceDO {
     }
 }
 
+/// A class without this handler has no alarm.
+#[wasm_bindgen]
+impl ConformanceDO {
+    /// Never reached: the checks clear the alarm they set.
+    #[wasm_bindgen(js_name = alarm)]
+    pub fn alarm_js(&self) {}
+}
+
 /// What kills the wasm instance: a tool `panic`, and `before_agent_request` of agents whose id has `hookpanic`.
 struct Panics;
 
