@@ -18,7 +18,7 @@ test("a tool that panics parks its agent, and nobody else is lost", async () => 
 
   const agent = "panics";
   world.script(agent, { tool_calls: [{ name: "panic", arguments: {} }] }, { text: "Survived?" });
-  await world.send(agent, "panic, please");
+  await world.ask("POST", `/v1/agents/${agent}/messages`, { request_id: "one", text: `[${agent}] panic, please` });
   const parked = await world.status(agent, "parked");
   assert.equal(parked.parked.reason, "tool_crash");
   assert.equal(world.requests(agent).length, 1);
@@ -30,7 +30,9 @@ test("a tool that panics parks its agent, and nobody else is lost", async () => 
 
 test("a hook that panics parks its agent", async () => {
   const agent = "hookpanic";
-  await world.send(agent, "go");
+  // The message is committed before the hook is asked, in the same turn; the answer to it dies with the instance.
+  const body = { request_id: "one", text: `[${agent}] go` };
+  await world.ask("POST", `/v1/agents/${agent}/messages`, body);
   const parked = await world.status(agent, "parked");
   assert.equal(parked.parked.reason, "hook_crash");
   assert.deepEqual(world.requests(agent), []);

@@ -48,7 +48,8 @@ impl Tool for WordCount {
 
     fn execute(&self, call: ToolCall) -> LocalBoxFuture<'static, Result<ToolOutput, String>> {
         // The arguments fit the schema: that was checked.
-        let words = call.arguments.get("text").and_then(|text| text.as_str()).map_or(0, |text| text.split_whitespace().count());
+        let words =
+            call.arguments.get("text").and_then(|text| text.as_str()).map_or(0, |text| text.split_whitespace().count());
         let output = ToolOutput { content: vec![Block::text(&words.to_string())], is_error: false };
         Box::pin(std::future::ready(Ok(output)))
     }

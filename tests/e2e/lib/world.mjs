@@ -107,13 +107,29 @@ export async function startWorld({ workerDir = "tests/worker", vars = {}, mayDie
       server = await serve(options);
     },
     async ask(method, route, body) {
-      const response = await fetch(`${server.url}${route}`, {
-        method,
-        headers: { authorization: `Bearer ${DEV_TOKEN}`, "content-type": "application/json" },
-        body: body === undefined ? undefined : JSON.stringify(body),
-        signal: AbortSignal.timeout(LIMIT_MS),
-      });
-      return { status: response.status, body: await response.json() };
+      // When a wasm instance dies, requests in it hang or get a text of workerd's: with `mayDie` that is an answer too.
+      const died = (status, message) => {
+        if (!mayDie) throw new Error(`${method} ${route}: ${status} ${message}`);
+        return { status, body: { error: { code: "died", message } } };
+      };
+      let response;
+      let text;
+      try {
+        response = await fetch(`${server.url}${route}`, {
+          method,
+          headers: { authorization: `Bearer ${DEV_TOKEN}`, "content-type": "application/json" },
+          body: body === undefined ? undefined : JSON.stringify(body),
+          signal: AbortSignal.timeout(mayDie ? 3_000 : LIMIT_MS),
+        });
+        text = await response.text();
+      } catch (error) {
+        return died(0, error.message);
+      }
+      try {
+        return { status: response.status, body: JSON.parse(text) };
+      } catch {
+        return died(response.status, text.slice(0, 500));
+      }
     },
     /** Makes the scenario of an agent: what is said when its messages are the last or later. */
     script(agent, ...turns) {
@@ -138,10 +154,15 @@ export async function startWorld({ workerDir = "tests/worker", vars = {}, mayDie
       }, `${agent}'s ${requestId} to settle`);
     },
     async status(agent, wanted) {
-      return until(async () => {
-        const found = await world.agent(agent);
-        return found.status === wanted && found;
-      }, `${agent} to be ${wanted}`);
+      let last;
+      return until(
+        async () => {
+          last = await world.ask("GET", `/v1/agents/${agent}`);
+          if (!mayDie) assert.equal(last.status, 200, JSON.stringify(last.body));
+          return last.body.agent?.status === wanted && last.body.agent;
+        },
+        () => `${agent} to be ${wanted}; last: ${JSON.stringify(last)}`,
+      );
     },
     /** The model requests of an agent that reached the stand-in. */
     requests(agent) {
