@@ -5,6 +5,8 @@ mod closed_list;
 
 pub mod agent;
 pub mod config;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 pub mod error;
 pub mod hook;
 pub mod http;

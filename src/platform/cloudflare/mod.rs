@@ -2,6 +2,8 @@
 
 mod agent_object;
 mod catalog;
+#[cfg(feature = "conformance")]
+mod conformance;
 mod edge;
 mod events;
 mod export;
@@ -18,6 +20,8 @@ mod world;
 
 pub use agent_object::AgentDO;
 pub use catalog::{Extensions, start};
+#[cfg(feature = "conformance")]
+pub use conformance::conformance;
 pub use edge::fetch;
 pub use other_objects::{ChangeDO, LedgerDO};
 pub use wakes::{queue, scheduled};
