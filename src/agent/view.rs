@@ -181,3 +181,61 @@ pub fn memo(tx: &dyn Tx, run_id: &str, name: &str, value: &Value) -> Result<Valu
     let rows = tx.query("SELECT value FROM memo WHERE run_id = ?1 AND name = ?2", &[run_id.into(), name.into()])?;
     rows.first().map_or(Ok(Value::Null), |row| parse(row.text(0)?, "memo.value"))
 }
+
+/// Where a page of an export begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExportFrom {
+    /// The line about the agent itself.
+    Agent,
+    /// Entries after this sequence number.
+    Entries(i64),
+    /// Submissions after this one, in order of acceptance.
+    Submissions(i64),
+}
+
+/// A page of an export: its lines, and where the next page begins when there is one.
+pub fn export(tx: &dyn Tx, from: ExportFrom) -> Result<(Vec<Value>, Option<ExportFrom>), SqlError> {
+    match from {
+        ExportFrom::Agent => {
+            let rows = tx.query("SELECT config, state FROM agent WHERE one = 1", &[])?;
+            let Some(row) = rows.first() else { return Ok((Vec::new(), None)) };
+            let config: Value = parse(row.text(0)?, "agent.config")?;
+            let agent: Agent = parse(row.text(1)?, "agent.state")?;
+            let line = json!({
+                "type": "agent", "format": EXPORT_FORMAT, "config": config, "usage": agent.usage, "last_seq": agent.seq,
+            });
+            Ok((vec![line], Some(ExportFrom::Entries(0))))
+        }
+        ExportFrom::Entries(after) => {
+            let (found, next) = entries(tx, after, EXPORT_PAGE)?;
+            let next = next.map_or(ExportFrom::Submissions(0), ExportFrom::Entries);
+            Ok((found.into_iter().map(|entry| json!({ "type": "entry", "entry": entry })).collect(), Some(next)))
+        }
+        ExportFrom::Submissions(after) => {
+            let rows = tx.query(
+                "SELECT position, request_id, body_sha256, status, reason, entry, answer FROM submission \
+                 WHERE position > ?1 AND status IN ('done', 'unanswered') ORDER BY position LIMIT ?2",
+                &[after.into(), i64::try_from(EXPORT_PAGE).unwrap_or(i64::MAX).into()],
+            )?;
+            let lines = rows.iter().map(submission_line).collect::<Result<Vec<Value>, SqlError>>()?;
+            let last = rows.last().map(|row| row.integer(0)).transpose()?;
+            let next = last.filter(|_| rows.len() >= EXPORT_PAGE).map(ExportFrom::Submissions);
+            Ok((lines, next))
+        }
+    }
+}
+
+fn submission_line(row: &Row) -> Result<Value, SqlError> {
+    Ok(json!({
+        "type": "submission",
+        "submission": {
+            "request_id": row.text(1)?, "body_sha256": row.text(2)?, "status": row.text(3)?,
+            "reason": row.optional_text(4)?, "entry": row.optional_integer(5)?, "answer": row.optional_integer(6)?,
+        },
+    }))
+}
+
+/// Raised when the lines of an export change their meaning.
+const EXPORT_FORMAT: u32 = 1;
+const EXPORT_PAGE: usize = 200;

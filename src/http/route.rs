@@ -93,6 +93,8 @@ pub enum AgentCall {
     Stop,
     /// `POST …/retry`.
     Retry,
+    /// `GET …/export`.
+    Export,
     /// `POST …/signals/{name}`.
     Signal {
         /// The signal's name.
@@ -116,6 +118,7 @@ enum Kind {
     Interrupt,
     Stop,
     Retry,
+    Export,
     Signal,
 }
 
@@ -162,6 +165,7 @@ pub const TABLE: &[RouteSpec] = &[
     line("POST", "/v1/agents/{id}/interrupt", WRITE, &[], Kind::Interrupt),
     line("POST", "/v1/agents/{id}/stop", WRITE, &[], Kind::Stop),
     line("POST", "/v1/agents/{id}/retry", WRITE, &[], Kind::Retry),
+    line("GET", "/v1/agents/{id}/export", READ, &[], Kind::Export),
     line("POST", "/v1/agents/{id}/signals/{name}", WRITE, &[], Kind::Signal),
 ];
 
@@ -189,6 +193,7 @@ impl Route {
                 AgentCall::Interrupt => Kind::Interrupt,
                 AgentCall::Stop => Kind::Stop,
                 AgentCall::Retry => Kind::Retry,
+                AgentCall::Export => Kind::Export,
                 AgentCall::Signal { .. } => Kind::Signal,
             },
         }
@@ -257,6 +262,7 @@ fn build(kind: Kind, params: &[String], query: &Query) -> Result<Route, ApiError
         Kind::Interrupt => AgentCall::Interrupt,
         Kind::Stop => AgentCall::Stop,
         Kind::Retry => AgentCall::Retry,
+        Kind::Export => AgentCall::Export,
         Kind::Signal => AgentCall::Signal { name: second("name", SIGNAL_NAME_CHARS_MAX)? },
     };
     let id = params.first().filter(|id| is_id(id)).cloned();

@@ -155,6 +155,11 @@ impl AgentDO {
                 let (entries, next) = driver.read(|tx| view::entries(tx, after, limit))?;
                 (200, json!({ "entries": entries, "next": next }))
             }
+            Ask::Export { from } => {
+                present(driver)?;
+                let (lines, next) = driver.read(|tx| view::export(tx, from))?;
+                (200, json!({ "lines": lines, "next": next }))
+            }
             Ask::Wake => {
                 driver.catch_up()?;
                 let due_ms = driver.read(view::load)?.and_then(|agent| agent.alarm_ms);

@@ -1,11 +1,12 @@
 //! The Worker's own `fetch`: who asks, for what, within which limits; then the object answers, within a deadline.
 
 use super::index::{self, D1Schema};
-use super::protocol::{self, Ask, json};
+use super::protocol::{self, Ask, ExportPage, json};
 use super::world::{PlatformRandom, now_ms, sleep, variable};
 use super::{catalog, protocol::ask};
 use crate::agent::Command;
 use crate::agent::state::{AgentConfig, Mode};
+use crate::agent::view::ExportFrom;
 use crate::config::{Config, ConfigError};
 use crate::error::{ApiError, Code};
 use crate::http::body::{self, ConfigureBody, InterruptBody, MessageBody, RetryBody, SignalBody, StopBody, WhenBusy};
@@ -128,6 +129,7 @@ struct Caller<'a> {
 async fn agent(request: &mut Request, caller: Caller<'_>, call: AgentCall) -> Answer {
     let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let asked = match call {
+        AgentCall::Export => return export(&caller).await,
         AgentCall::Events { after } => return watch(request, &caller, after).await,
         AgentCall::Get => Ask::Agent,
         AgentCall::Submission { request_id, wait_s } => {
@@ -210,6 +212,48 @@ async fn read<T: body::Request>(request: &mut Request) -> std::result::Result<bo
         }
     }
     body::parse::<T>(&bytes)
+}
+
+/// The whole agent as JSON Lines, a page at a time, so that neither the object nor the Worker ever holds all of it. The
+/// first page is fetched before the answer begins: what is refused is refused with its status.
+async fn export(caller: &Caller<'_>) -> Answer {
+    let first = export_page(caller.env, caller.config, &caller.principal.tenant, caller.id, ExportFrom::Agent).await?;
+    let (env, config) = (caller.env.clone(), caller.config.clone());
+    let (tenant, id) = (caller.principal.tenant.clone(), caller.id.to_owned());
+    let pages = futures::stream::unfold(Some(first), move |page| {
+        let (env, config, tenant, id) = (env.clone(), config.clone(), tenant.clone(), id.clone());
+        async move {
+            let page = page?;
+            let text: String = page.lines.iter().map(|line| format!("{line}\n")).collect();
+            let next = match page.next {
+                None => None,
+                Some(from) => match export_page(&env, &config, &tenant, &id, from).await {
+                    Ok(page) => Some(page),
+                    // The status has left already: the last line says that the export is not whole.
+                    Err(error) => {
+                        Some(ExportPage { lines: vec![object!({ "type": "error", "error": error })], next: None })
+                    }
+                },
+            };
+            Some((Ok::<Vec<u8>, worker::Error>(text.into_bytes()), next))
+        }
+    });
+    let headers = Headers::new();
+    headers.set("content-type", "application/x-ndjson; charset=utf-8").map_err(internal)?;
+    Ok(Response::from_stream(Box::pin(pages)).map_err(internal)?.with_headers(headers))
+}
+
+async fn export_page(
+    env: &Env,
+    config: &Config,
+    tenant: &str,
+    id: &str,
+    from: ExportFrom,
+) -> std::result::Result<ExportPage, ApiError> {
+    let asked = Ask::Export { from };
+    let mut response = within(config, 0, Box::pin(ask(env, tenant, id, &asked))).await?;
+    let bytes = response.bytes().await.map_err(internal)?;
+    serde_json::from_slice(&bytes).map_err(|error| ApiError::new(Code::AgentUnavailable).logged(&error.to_string()))
 }
 
 /// The agent's events: a WebSocket goes through to the object; for SSE the Worker holds one and turns it into text, so that

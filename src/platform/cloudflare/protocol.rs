@@ -1,6 +1,7 @@
 //! What the Worker and an object say to each other: JSON over `fetch`, one envelope type.
 
 use crate::agent::Command;
+use crate::agent::view::ExportFrom;
 use crate::error::{ApiError, Code};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -33,6 +34,11 @@ pub(super) enum Ask {
         after: i64,
         /// At most so many.
         limit: usize,
+    },
+    /// A page of an export.
+    Export {
+        /// Where it begins.
+        from: ExportFrom,
     },
     /// Look whether something is due.
     Wake,
@@ -101,6 +107,15 @@ pub(super) fn error(error: &ApiError) -> Result<Response> {
         response.headers_mut().set(name, &value)?;
     }
     Ok(response)
+}
+
+/// A page of an export, as an object answers it.
+#[derive(Debug, Deserialize)]
+pub(super) struct ExportPage {
+    /// JSON documents, one a line.
+    pub(super) lines: Vec<Value>,
+    /// Where the next page begins.
+    pub(super) next: Option<ExportFrom>,
 }
 
 /// The error in an object's answer.
