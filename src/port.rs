@@ -131,6 +131,12 @@ pub trait Tx {
     /// Runs a statement that returns no rows; gives the number of rows it changed.
     fn execute(&self, sql: &str, params: &[Value]) -> Result<u64, SqlError>;
 
+    /// Runs a statement that returns no rows, for who does not need the count: on the platform that is a statement of its
+    /// own.
+    fn run(&self, sql: &str, params: &[Value]) -> Result<(), SqlError> {
+        self.execute(sql, params).map(|_| ())
+    }
+
     /// Runs a query and gives all its rows. Bound it with LIMIT.
     fn query(&self, sql: &str, params: &[Value]) -> Result<Vec<Row>, SqlError>;
 

@@ -292,11 +292,23 @@ pub(super) fn stream_batch(unit: &mut Unit<'_>, op: &OpRef, deltas: &[Delta]) ->
     if unit.current_call(op).is_none_or(|call| call.step != CallStep::Dispatched) {
         return Ok(());
     }
-    let sql = "INSERT INTO chunk (op, n, body) \
-               VALUES (?1, (SELECT COALESCE(MAX(n), 0) + 1 FROM chunk WHERE op = ?1), ?2)";
-    unit.tx.execute(sql, &[op.id.as_str().into(), to_json(&deltas)?.into()])?;
+    let batch: String = [&to_json(&deltas)?, "\n"].concat();
+    // A batch is added to the last row until that is full: each row costs again when it is deleted.
+    let appended = unit.tx.execute(
+        "UPDATE chunk SET body = body || ?2 WHERE op = ?1 AND n = (SELECT MAX(n) FROM chunk WHERE op = ?1) \
+         AND length(body) < ?3",
+        &[op.id.as_str().into(), batch.as_str().into(), CHUNK_ROW_CHARS.into()],
+    )?;
+    if appended == 0 {
+        let sql = "INSERT INTO chunk (op, n, body) \
+                   VALUES (?1, (SELECT COALESCE(MAX(n), 0) + 1 FROM chunk WHERE op = ?1), ?2)";
+        unit.tx.run(sql, &[op.id.as_str().into(), batch.into()])?;
+    }
     Ok(())
 }
+
+/// A row of the stream log is full at this length, characters. Each batch rewrites its row, so it is not larger.
+const CHUNK_ROW_CHARS: i64 = 65_536;
 
 /// What the stream log holds of the call in flight.
 pub(super) fn stored_deltas(unit: &Unit<'_>) -> Result<Vec<Delta>, SqlError> {
@@ -306,15 +318,17 @@ pub(super) fn stored_deltas(unit: &Unit<'_>) -> Result<Vec<Delta>, SqlError> {
     let rows = unit.tx.query("SELECT body FROM chunk WHERE op = ?1 ORDER BY n", &[call.id.as_str().into()])?;
     let mut deltas = Vec::new();
     for row in &rows {
-        let piece: Vec<Delta> = parse(row.text(0)?, "chunk.body")?;
-        deltas.extend(piece);
+        for batch in row.text(0)?.lines() {
+            let batch: Vec<Delta> = parse(batch, "chunk.body")?;
+            deltas.extend(batch);
+        }
     }
     Ok(deltas)
 }
 
 pub(super) fn drop_stream(unit: &Unit<'_>) -> Result<(), SqlError> {
     if let Some(call) = unit.call() {
-        unit.tx.execute("DELETE FROM chunk WHERE op = ?1", &[call.id.as_str().into()])?;
+        unit.tx.run("DELETE FROM chunk WHERE op = ?1", &[call.id.as_str().into()])?;
     }
     Ok(())
 }

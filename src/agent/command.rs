@@ -70,7 +70,7 @@ fn submit(
         unit.agent.queued = unit.agent.queued.saturating_add(1);
     }
     let waiting = if entry.is_none() { Some(to_json(&content)?) } else { None };
-    unit.tx.execute(
+    unit.tx.run(
         "INSERT INTO submission (request_id, id, position, mode, body_sha256, content, status, run_id, entry, created_ms) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
         &[
@@ -155,12 +155,12 @@ fn signal(
     call: Option<&str>,
     value: &Value,
 ) -> CommandResult<Reply> {
-    unit.tx.execute(
+    unit.tx.run(
         "INSERT INTO signal (request_id, name, call, value, at_ms) VALUES (?1, ?2, ?3, ?4, ?5) \
          ON CONFLICT (request_id) DO NOTHING",
         &[request_id.into(), name.into(), call.into(), to_json(value)?.into(), unit.now_ms.into()],
     )?;
-    unit.tx.execute(
+    unit.tx.run(
         "DELETE FROM signal WHERE request_id IN (SELECT request_id FROM signal ORDER BY at_ms DESC, request_id DESC \
          LIMIT -1 OFFSET ?1)",
         &[SIGNALS_KEPT.into()],

@@ -14,13 +14,13 @@ pub(super) fn append(tx: &dyn Tx, last_seq: i64, events: &[Value], now_ms: i64) 
     let body = to_json(&events)?;
     let sql = "INSERT INTO log (seq, first, body, at_ms) VALUES (?1, ?2, ?3, ?4)";
     if body.len() <= CELL_BYTES_MAX {
-        tx.execute(sql, &[last_seq.into(), first.into(), body.into(), now_ms.into()])?;
+        tx.run(sql, &[last_seq.into(), first.into(), body.into(), now_ms.into()])?;
         return Ok(());
     }
-    tx.execute(sql, &[last_seq.into(), first.into(), None::<String>.into(), now_ms.into()])?;
+    tx.run(sql, &[last_seq.into(), first.into(), None::<String>.into(), now_ms.into()])?;
     for (n, piece) in pieces(&body, CELL_BYTES_MAX).enumerate() {
         let n = i64::try_from(n).unwrap_or(i64::MAX);
-        tx.execute("INSERT INTO part (seq, n, body) VALUES (?1, ?2, ?3)", &[last_seq.into(), n.into(), piece.into()])?;
+        tx.run("INSERT INTO part (seq, n, body) VALUES (?1, ?2, ?3)", &[last_seq.into(), n.into(), piece.into()])?;
     }
     Ok(())
 }

@@ -51,19 +51,18 @@ pub fn migrate(tx: &dyn Tx) -> Result<SchemaState, SqlError> {
     let done = usize::try_from(found).unwrap_or(0);
     for statements in MIGRATIONS.iter().skip(done) {
         for statement in *statements {
-            tx.execute(statement, &[])?;
+            tx.run(statement, &[])?;
         }
     }
     if found > 0 && found < SCHEMA_VERSION {
-        tx.execute("UPDATE schema_version SET version = ?1 WHERE one = 1", &[SCHEMA_VERSION.into()])?;
+        tx.run("UPDATE schema_version SET version = ?1 WHERE one = 1", &[SCHEMA_VERSION.into()])?;
     }
     Ok(SchemaState::Ready)
 }
 
 /// Whether anything was ever stored: an object that was only looked at has no tables.
 pub(super) fn present(tx: &dyn Tx) -> Result<bool, SqlError> {
-    let tables = tx.query("SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'schema_version'", &[])?;
-    Ok(!tables.is_empty())
+    Ok(stored_version(tx)? > 0)
 }
 
 /// Whether something is stored that this release wrote.
@@ -71,10 +70,11 @@ pub(super) fn fits(tx: &dyn Tx) -> Result<bool, SqlError> {
     Ok(stored_version(tx)? == SCHEMA_VERSION)
 }
 
+/// Asks the table itself: looking it up among the tables would read a row for each of them.
 fn stored_version(tx: &dyn Tx) -> Result<i64, SqlError> {
-    if !present(tx)? {
-        return Ok(0);
+    match tx.query("SELECT version FROM schema_version WHERE one = 1", &[]) {
+        Ok(rows) => rows.first().map_or(Ok(0), |row| row.integer(0)),
+        Err(error) if error.message.contains("no such table") => Ok(0),
+        Err(error) => Err(error),
     }
-    let rows = tx.query("SELECT version FROM schema_version WHERE one = 1", &[])?;
-    rows.first().map_or(Ok(0), |row| row.integer(0))
 }

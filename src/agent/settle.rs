@@ -44,7 +44,7 @@ fn place_queued(unit: &mut Unit<'_>, input: &Queued) -> Result<(), SqlError> {
     let entry = place(unit, &input.request_id, &input.content)?;
     let run_id = unit.run()?.id.clone();
     unit.agent.queued = unit.agent.queued.saturating_sub(1);
-    unit.tx.execute(
+    unit.tx.run(
         "UPDATE submission SET status = 'placed', run_id = ?2, entry = ?3, content = NULL WHERE request_id = ?1",
         &[input.request_id.as_str().into(), run_id.into(), entry.into()],
     )?;
@@ -166,7 +166,7 @@ fn close_run(unit: &mut Unit<'_>, outcome: &str, reason: Option<Reason>, note: O
         "run_ended",
         json!({ "run_id": run_id, "outcome": outcome, "reason": reason.map(Reason::as_str), "detail": note, "calls": calls }),
     );
-    unit.tx.execute("DELETE FROM memo WHERE run_id = ?1", &[run_id.into()])?;
+    unit.tx.run("DELETE FROM memo WHERE run_id = ?1", &[run_id.into()])?;
     unit.agent.run = None;
     if unit.agent.ending.is_some() {
         return Ok(());

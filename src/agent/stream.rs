@@ -91,7 +91,12 @@ struct Batch {
 impl Batch {
     fn add(&mut self, deltas: Vec<Delta>) {
         for delta in deltas {
-            self.bytes = self.bytes.saturating_add(size_of_delta(&delta));
+            let joins = matches!(
+                (self.deltas.last(), &delta),
+                (Some(Delta::Text(_)), Delta::Text(_)) | (Some(Delta::Thinking(_)), Delta::Thinking(_))
+            );
+            let frame = if joins { 0 } else { FRAME_BYTES };
+            self.bytes = self.bytes.saturating_add(size_of_delta(&delta)).saturating_add(frame);
             match (self.deltas.last_mut(), delta) {
                 (Some(Delta::Text(last)), Delta::Text(more)) | (Some(Delta::Thinking(last)), Delta::Thinking(more)) => {
                     last.push_str(&more);
@@ -110,17 +115,18 @@ impl Batch {
     }
 }
 
-/// Bytes a delta counts for a batch: its text, and a little for what is around it.
+/// Bytes around the text of a delta of its own.
+const FRAME_BYTES: usize = 8;
+
+/// Bytes of a delta's content.
 fn size_of_delta(delta: &Delta) -> usize {
-    const FRAME_BYTES: usize = 8;
-    let text = match delta {
+    match delta {
         Delta::Text(text) | Delta::Thinking(text) | Delta::Model(text) | Delta::Finish(text) => text.len(),
         Delta::Call { arguments, .. } => arguments.len().saturating_add(32),
         Delta::Reasoning(_) => 256,
         Delta::Usage(_) | Delta::NativeFinish(_) => 64,
         Delta::Error(_) => 256,
-    };
-    text.saturating_add(FRAME_BYTES)
+    }
 }
 
 /// The deadlines of one call, looked at with each tick.

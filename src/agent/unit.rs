@@ -9,6 +9,8 @@ use crate::model::message::Message;
 use crate::port::{Random, SqlError, Tx, new_id};
 use crate::sabotage::{Fault, active};
 use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The machine's transaction in progress.
 pub(super) struct Unit<'a> {
@@ -30,6 +32,16 @@ pub(super) struct Unit<'a> {
     effects: Vec<Effect>,
     /// False after a deletion: its last events are shown and not kept.
     keep_events: bool,
+    /// The rows of `work`, once somebody asked for them.
+    round: RefCell<Option<Round>>,
+}
+
+/// The tool calls of the round, as they are in the table and as they shall be.
+#[derive(Default)]
+struct Round {
+    ops: BTreeMap<i64, ToolOp>,
+    stored: BTreeSet<i64>,
+    changed: BTreeSet<i64>,
 }
 
 impl<'a> Unit<'a> {
@@ -66,11 +78,13 @@ impl<'a> Unit<'a> {
             events: Vec::new(),
             effects: Vec::new(),
             keep_events: true,
+            round: RefCell::default(),
         })
     }
 
     /// Writes what changed and gives what is to be done. Nothing has happened before the caller's commit.
     pub(super) fn close(mut self) -> Result<Output, SqlError> {
+        self.write_round()?;
         let status = self.agent.status();
         if status != self.stored_status {
             self.log("status", json!({ "status": status }));
@@ -91,13 +105,11 @@ impl<'a> Unit<'a> {
         let state = to_json(&self.agent)?;
         let config = to_json(&self.config)?;
         if self.stored_state.is_empty() {
-            self.tx
-                .execute("INSERT INTO agent (one, config, state) VALUES (1, ?1, ?2)", &[config.into(), state.into()])?;
+            self.tx.run("INSERT INTO agent (one, config, state) VALUES (1, ?1, ?2)", &[config.into(), state.into()])?;
         } else if config != self.stored_config && !self.stored_config.is_empty() {
-            self.tx
-                .execute("UPDATE agent SET config = ?1, state = ?2 WHERE one = 1", &[config.into(), state.into()])?;
+            self.tx.run("UPDATE agent SET config = ?1, state = ?2 WHERE one = 1", &[config.into(), state.into()])?;
         } else if state != self.stored_state {
-            self.tx.execute("UPDATE agent SET state = ?1 WHERE one = 1", &[state.into()])?;
+            self.tx.run("UPDATE agent SET state = ?1 WHERE one = 1", &[state.into()])?;
         }
         Ok(Output { effects: self.effects, events: self.events, late_alarm })
     }
@@ -165,12 +177,13 @@ impl<'a> Unit<'a> {
     /// Drops every row; what is left is a tombstone.
     pub(super) fn delete_everything(&mut self) -> Result<(), SqlError> {
         for table in super::schema::CONTENT_TABLES {
-            self.tx.execute(&format!("DELETE FROM {table}"), &[])?;
+            self.tx.run(&format!("DELETE FROM {table}"), &[])?;
         }
         let Agent { epoch, seq, alarm_ms, index, .. } = std::mem::take(&mut self.agent);
         self.agent = Agent { epoch, seq, alarm_ms, index, deleted: true, ..Agent::default() };
         self.config = AgentConfig::default();
         self.keep_events = false;
+        self.round = RefCell::default();
         Ok(())
     }
 
@@ -219,19 +232,55 @@ impl<'a> Unit<'a> {
 
     /// The tool calls of the round, in call order.
     pub(super) fn tools(&self) -> Result<Vec<ToolOp>, SqlError> {
-        let rows = self.tx.query("SELECT state FROM work ORDER BY position", &[])?;
-        rows.iter().map(|row| parse(row.text(0)?, "work.state")).collect()
+        self.with_round(|round| round.ops.values().cloned().collect())
     }
 
     pub(super) fn save_tool(&self, tool: &ToolOp) -> Result<(), SqlError> {
-        let sql = "INSERT INTO work (position, state) VALUES (?1, ?2) \
-                   ON CONFLICT (position) DO UPDATE SET state = excluded.state";
-        self.tx.execute(sql, &[tool.position.into(), to_json(tool)?.into()])?;
-        Ok(())
+        self.with_round(|round| {
+            round.ops.insert(tool.position, tool.clone());
+            round.changed.insert(tool.position);
+        })
     }
 
     pub(super) fn delete_tool(&self, tool: &ToolOp) -> Result<(), SqlError> {
-        self.tx.execute("DELETE FROM work WHERE position = ?1", &[tool.position.into()])?;
+        self.with_round(|round| {
+            round.ops.remove(&tool.position);
+            round.changed.insert(tool.position);
+        })
+    }
+
+    fn with_round<T>(&self, body: impl FnOnce(&mut Round) -> T) -> Result<T, SqlError> {
+        let mut round = self.round.borrow_mut();
+        if let Some(round) = round.as_mut() {
+            return Ok(body(round));
+        }
+        let mut loaded = Round::default();
+        for row in self.tx.query("SELECT state FROM work", &[])? {
+            let tool: ToolOp = parse(row.text(0)?, "work.state")?;
+            loaded.stored.insert(tool.position);
+            loaded.ops.insert(tool.position, tool);
+        }
+        let value = body(&mut loaded);
+        *round = Some(loaded);
+        Ok(value)
+    }
+
+    /// Each row is written at most once a transaction, whatever became of it on the way.
+    fn write_round(&self) -> Result<(), SqlError> {
+        let Some(round) = self.round.borrow_mut().take() else { return Ok(()) };
+        for position in &round.changed {
+            match round.ops.get(position) {
+                Some(tool) => self.tx.run(
+                    "INSERT INTO work (position, state) VALUES (?1, ?2) \
+                     ON CONFLICT (position) DO UPDATE SET state = excluded.state",
+                    &[(*position).into(), to_json(tool)?.into()],
+                )?,
+                None if round.stored.contains(position) => {
+                    self.tx.run("DELETE FROM work WHERE position = ?1", &[(*position).into()])?;
+                }
+                None => {}
+            }
+        }
         Ok(())
     }
 

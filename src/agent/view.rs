@@ -174,7 +174,7 @@ const ENTRY_SCAN_EVENTS: usize = 256;
 
 /// A memo of a run: the first writer wins, and gets or gives the value that holds.
 pub fn memo(tx: &dyn Tx, run_id: &str, name: &str, value: &Value) -> Result<Value, SqlError> {
-    tx.execute(
+    tx.run(
         "INSERT INTO memo (run_id, name, value) VALUES (?1, ?2, ?3) ON CONFLICT (run_id, name) DO NOTHING",
         &[run_id.into(), name.into(), value.to_string().into()],
     )?;

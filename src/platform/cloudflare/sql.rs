@@ -70,7 +70,7 @@ impl DurableStorage {
         self.counts.set(counts);
     }
 
-    fn run(&self, sql: &str, params: &[Value]) -> Result<CursorHandle, SqlError> {
+    fn start(&self, sql: &str, params: &[Value]) -> Result<CursorHandle, SqlError> {
         let bound = params.iter().map(to_js).collect::<Array>();
         self.handle.sql().and_then(|handle| handle.exec(sql, &bound)).map_err(sql_error)
     }
@@ -118,16 +118,21 @@ impl Storage for DurableStorage {
 
 impl Tx for DurableStorage {
     fn execute(&self, sql: &str, params: &[Value]) -> Result<u64, SqlError> {
-        let cursor = self.run(sql, params)?;
+        let cursor = self.start(sql, params)?;
         self.rows(&cursor)?;
-        let changed = self.run("SELECT changes()", &[])?;
+        let changed = self.start("SELECT changes()", &[])?;
         let rows = self.rows(&changed)?;
         let changed = rows.first().map_or(Ok(0), |row| row.integer(0))?;
         Ok(u64::try_from(changed).unwrap_or(0))
     }
 
+    fn run(&self, sql: &str, params: &[Value]) -> Result<(), SqlError> {
+        let cursor = self.start(sql, params)?;
+        self.rows(&cursor).map(|_| ())
+    }
+
     fn query(&self, sql: &str, params: &[Value]) -> Result<Vec<Row>, SqlError> {
-        let cursor = self.run(sql, params)?;
+        let cursor = self.start(sql, params)?;
         self.rows(&cursor)
     }
 
