@@ -61,7 +61,31 @@ fn admit(unit: &Unit<'_>, tool: &mut ToolOp, position: usize, fault: Option<&Str
     check(unit, tool)
 }
 
+/// Bytes of a call's arguments and of its result, as JSON. Both stand in one row of work until the round is over, and no
+/// cell is to be above 1 MiB (design S3); half of that is more than most contexts hold.
+const ARGUMENT_BYTES_MAX: usize = 384 * 1024;
+const RESULT_BYTES_MAX: usize = 512 * 1024;
+
+/// A result that fits its row, or the error that says how large it was.
+fn bounded(result: &ToolResult) -> ToolResult {
+    let bytes = json_bytes(result);
+    if bytes <= RESULT_BYTES_MAX {
+        return result.clone();
+    }
+    let text = format!("The tool ended, but its result of {bytes} bytes is above {RESULT_BYTES_MAX} and was not kept.");
+    ToolResult::error("tool_failed", text)
+}
+
+fn json_bytes<T: serde::Serialize>(value: &T) -> usize {
+    serde_json::to_string(value).map_or(usize::MAX, |text| text.len())
+}
+
 fn check(unit: &Unit<'_>, tool: &ToolOp) -> Result<(), ToolResult> {
+    let bytes = json_bytes(&tool.arguments);
+    if bytes > ARGUMENT_BYTES_MAX {
+        let text = format!("Not executed: the arguments have {bytes} bytes, more than {ARGUMENT_BYTES_MAX}.");
+        return Err(ToolResult::error("invalid_arguments", text));
+    }
     (unit.machine.check_arguments)(&tool.name, &tool.arguments).map_err(|problem| {
         ToolResult::error("invalid_arguments", format!("Not executed, the arguments do not fit: {problem}"))
     })
@@ -74,6 +98,8 @@ fn quoted(name: &str) -> String {
 }
 
 fn finish(tool: &mut ToolOp, result: ToolResult) {
+    // Nobody reads them any more: the transcript has the call.
+    tool.arguments = json!({});
     tool.step = ToolStep::Done;
     tool.generation = tool.generation.saturating_add(1);
     tool.due_ms = None;
@@ -223,7 +249,7 @@ pub(super) fn ended(unit: &mut Unit<'_>, op: &OpRef, result: &ToolResult) -> Res
     let Some(mut tool) = unit.current_tool(op)?.filter(|tool| tool.step == ToolStep::Started) else {
         return Ok(());
     };
-    complete(unit, &mut tool, result.clone())?;
+    complete(unit, &mut tool, bounded(result))?;
     go_on(unit)
 }
 

@@ -391,7 +391,10 @@ impl Host for CloudflareHost {
                     let code = is_error.then(|| tool_code::TOOL_FAILED.to_owned());
                     ToolResult { content, is_error, code }
                 }
-                Err(message) => ToolResult::error(tool_code::TOOL_FAILED, format!("The tool failed: {message}")),
+                Err(message) => {
+                    let message: String = message.chars().take(TOOL_MESSAGE_CHARS_MAX).collect();
+                    ToolResult::error(tool_code::TOOL_FAILED, format!("The tool failed: {message}"))
+                }
             }
         })
     }
@@ -410,6 +413,12 @@ impl Host for CloudflareHost {
     }
 }
 
+/// Characters of a tool's exception that the model is shown.
+const TOOL_MESSAGE_CHARS_MAX: usize = 8_000;
+
+/// Bytes of a memo: it stands in one cell (design S3).
+const MEMO_BYTES_MAX: usize = 256 * 1024;
+
 /// What `ctx` reaches.
 struct ObjectWorld {
     storage: Rc<DurableStorage>,
@@ -418,6 +427,10 @@ struct ObjectWorld {
 
 impl CtxWorld for ObjectWorld {
     fn memo(&self, namespace: &str, run_id: &str, name: &str, value: Value) -> std::result::Result<Value, String> {
+        let bytes = value.to_string().len();
+        if bytes > MEMO_BYTES_MAX {
+            return Err(format!("a memo of {bytes} bytes is above {MEMO_BYTES_MAX}"));
+        }
         transaction(&*self.storage, |tx| view::memo(tx, run_id, &format!("{namespace}/{name}"), &value))
             .map_err(|error| error.message)
     }

@@ -182,11 +182,12 @@ async fn fetch_token(url: &str, key: Option<String>) -> Result<Token, Failure> {
     }
 }
 
-/// The text of a JavaScript exception.
+/// The text of a JavaScript exception. What is thrown is an extension's: its `message` may be a getter that throws, or no
+/// text, and the glue of `Error::message` dies of either.
 pub(super) fn js_text(thrown: &JsValue) -> String {
     thrown
         .dyn_ref::<js_sys::Error>()
-        .map(|error| String::from(error.message()))
+        .and_then(|error| js_sys::Reflect::get(error, &JsValue::from_str("message")).ok()?.as_string())
         .or_else(|| thrown.as_string())
         .unwrap_or_else(|| "a JavaScript exception".to_owned())
 }

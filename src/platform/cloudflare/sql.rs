@@ -3,6 +3,7 @@
 //! Own bindings, because the ones of the crate either lack a call (`transactionSync`) or turn a JavaScript exception into
 //! the death of the wasm instance (`next`, `toArray`, `one`).
 
+use super::model::js_text;
 use crate::port::{Row, RowCounts, SqlError, Storage, Tx, Value};
 use std::cell::Cell;
 use worker::js_sys::{Array, ArrayBuffer, Uint8Array};
@@ -180,6 +181,5 @@ fn from_js(value: &JsValue) -> Value {
 }
 
 fn sql_error(thrown: JsValue) -> SqlError {
-    let text = thrown.dyn_ref::<js_sys::Error>().map(|error| String::from(error.message()));
-    SqlError::new(text.or_else(|| thrown.as_string()).unwrap_or_else(|| "storage failed".to_owned()))
+    SqlError::new(js_text(&thrown))
 }
