@@ -30,23 +30,40 @@ function source(seed) {
   return { next, below, chance: (part) => next() < part, pick: (list) => list[below(list.length)] };
 }
 
-const METHODS = ["GET", "GET", "POST", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "PROPFIND", "REPORT", "get", "TRACE"];
-const IDS = ["fuzz-1", "fuzz-2", "fuzz-3", "fuzz-new", "a".repeat(64), "a".repeat(65), "..", "%2e%2e", "%00", "%ff", "%", "%zz", "a%2Fb", "%F0%9F%A6%80", "", "*", "__proto__", "constructor", "'; DROP TABLE agent; --".replaceAll(" ", "%20")];
+const METHODS = ["GET", "GET", "POST", "POST", "PUT", "PATCH", "HEAD", "OPTIONS", "PROPFIND", "REPORT", "get", "TRACE"];
+const IDS = ["fuzz-new", "a".repeat(64), "a".repeat(65), "..", "%2e%2e", "%00", "%ff", "%", "%zz", "a%2Fb", "%F0%9F%A6%80", "", "*", "__proto__", "constructor", "'; DROP TABLE agent; --".replaceAll(" ", "%20")];
 const RESTS = ["", "", "/messages", "/messages", "/messages", "/stop", "/interrupt", "/retry", "/signals/go", "/signals/%0a", "/signals/%F0%9F%A6%80", "/entries", "/events", "/submissions/r1", "/submissions/%2F", "/nothing", "/", "//", "/messages/../stop"];
 const PATHS = ["/healthz", "/v1/agents", "/v1/extensions", "/v1/changes", "/v1/budget", "/", "/v1", "//v1/agents", "/healthz/", "/v1/agents/%2e%2e/%2e%2e/healthz", "/cdn-cgi", "/%", "/\\", "/v1/agents;x=1"];
 const NUMBERS = ["0", "1", "-1", "1e9", "99999999999999999999999", "9007199254740991", "9007199254740992", "0x10", "NaN", "", "1.5", "%31", "٣", "+1", " 1"];
 const WORDS = ["", "x", "ü🦀", "\u0000", "\ud800", "a".repeat(70_000), "\u202e", "<script>", "${x}", "\\", '"', "\r\n\r\nHTTP/1.1 200"];
 
-function target(random) {
-  const path = random.chance(0.15) ? random.pick(PATHS) : `/v1/agents/${random.pick(IDS)}${random.pick(RESTS)}`;
-  if (random.chance(0.6)) return path;
+/** What is right, to be made wrong in one place or another: method, rest of the path. */
+const ROUTES = [
+  ["GET", ""], ["PUT", ""], ["POST", "/messages"], ["POST", "/messages"], ["POST", "/messages"], ["POST", "/stop"], ["POST", "/retry"], ["POST", "/interrupt"],
+  ["POST", "/signals/go"], ["GET", "/entries"], ["GET", "/events"], ["GET", "/submissions/r1"],
+];
+
+/** Mostly an agent that is there; a deletion comes now and then, and new ids take the place. */
+function place(random, serial) {
+  const id = () => (random.chance(0.8) ? `fuzz-${random.below(4) + Math.floor(serial / 400)}` : random.pick(IDS));
+  if (random.chance(0.6)) {
+    const [method, rest] = random.chance(0.02) ? ["DELETE", ""] : random.pick(ROUTES);
+    return { method, path: query(random, `/v1/agents/${id()}${rest}`, 0.2) };
+  }
+  const path = random.chance(0.3) ? random.pick(PATHS) : `/v1/agents/${id()}${random.pick(RESTS)}`;
+  const method = random.chance(0.7) ? random.pick(["GET", "POST"]) : random.pick(METHODS);
+  return { method, path: query(random, path, 0.4) };
+}
+
+function query(random, path, part_) {
+  if (!random.chance(part_)) return path;
   const names = ["after", "limit", "wait", "status", "cursor", "x", "%61fter", "", "after[]", "%"];
   const part = () => `${random.pick(names)}${random.pick(["=", "=", "", "=="])}${random.pick([...NUMBERS, "idle", "%00", "%ff", "&", "?", "#"])}`;
   return `${path}?${Array.from({ length: 1 + random.below(3) }, part).join("&")}`;
 }
 
 const VALID = [
-  (random) => ({ request_id: `r${random.below(20)}`, text: random.pick(["hello", "again", "a longer text ".repeat(20)]), when_busy: random.pick(["steer", "follow_up", "reject"]) }),
+  (random) => ({ request_id: `r${random.below(200)}`, text: random.pick(["hello", "again", "a longer text ".repeat(20)]), when_busy: random.pick(["steer", "follow_up", "reject"]) }),
   () => ({ request_id: "image", text: "", images: [{ type: "image", data: "iVBORw==", mime_type: "image/png" }] }),
   (random) => ({ system_prompt: "Be short.", tier: random.pick(["haiku", "sonnet", "opus"]), tools: random.pick([undefined, [], ["calculate"]]) }),
   () => ({ reason: "fuzz" }),
@@ -62,9 +79,13 @@ function anything(random, depth = 0) {
   return random.chance(0.5) ? many : Object.fromEntries(many.map((value) => [random.pick(["request_id", "text", "images", "__proto__", "tier", ...WORDS.slice(0, 4)]), value]));
 }
 
-function body(random) {
-  const valid = random.pick(VALID)(random);
+const FITTING = [[/messages$/, [0, 0, 0, 1]], [/stop$/, [3]], [/interrupt$/, [4]], [/retry$/, [5]], [/signals/, [6]], [/agents\/[^/]*$/, [2]]];
+
+function body(random, path) {
+  const fitting = FITTING.find(([pattern]) => pattern.test(path))?.[1];
+  const valid = (fitting && random.chance(0.9) ? VALID[random.pick(fitting)] : random.pick(VALID))(random);
   const text = JSON.stringify(valid);
+  if (random.chance(0.4)) return text;
   switch (random.below(12)) {
     case 0: {
       const bytes = Buffer.from(text);
@@ -119,7 +140,8 @@ function headers(random) {
   ];
   for (const [name, value] of odd) if (random.chance(0.08)) found[name] = value();
   if (found.upgrade && random.chance(0.5)) Object.assign(found, { connection: "Upgrade", "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==", "sec-websocket-version": "13" });
-  const authorization = random.pick([`Bearer ${TOKEN}`, `Bearer ${TOKEN}`, `Bearer ${TOKEN}`, `Bearer ${TOKEN}`, `Bearer ${TOKEN}`, `bearer  ${TOKEN}`, "Bearer", "\u00ff", `Bearer ${"x".repeat(5_000)}`, undefined]);
+  const odd_ = [`bearer  ${TOKEN}`, "Bearer", "\u00ff", `Bearer ${"x".repeat(5_000)}`, undefined];
+  const authorization = random.chance(0.95) ? `Bearer ${TOKEN}` : random.pick(odd_);
   if (authorization !== undefined) found.authorization = authorization;
   return found;
 }
@@ -189,7 +211,7 @@ function parse(text) {
 test(`${FUZZ_MS} ms of random requests`, async (t) => {
   t.diagnostic(`SEED=${SEED}`);
   const { instance } = ok(await send(world.url, "GET", "/healthz"));
-  for (const id of ["fuzz-1", "fuzz-2", "fuzz-3"]) await world.client().ask(id, "hello");
+  for (const id of ["fuzz-0", "fuzz-1", "fuzz-2", "fuzz-3"]) await world.client().ask(id, "hello");
   const until = Date.now() + FUZZ_MS;
   const counts = new Map();
   let number = 0;
@@ -199,9 +221,9 @@ test(`${FUZZ_MS} ms of random requests`, async (t) => {
       // A seed for each request: one that failed can be sent again alone.
       const seed = SEED + number++;
       const random = source(seed);
-      const method = random.pick(METHODS);
+      const { method, path } = place(random, seed - SEED);
       const withBody = !["GET", "HEAD"].includes(method) ? random.chance(0.9) : random.chance(0.05);
-      const request = { method, path: target(random), list: headers(random), payload: withBody ? body(random) : undefined, chunked: random.chance(0.3) };
+      const request = { method, path, list: headers(random), payload: withBody ? body(random, path) : undefined, chunked: random.chance(0.3) };
       request.path = request.path.replace(/[^\x21-\x7e]/g, (char) => (random.chance(0.5) ? encodeURIComponent(char) : ""));
       const told = () => `seed ${seed}: ${JSON.stringify({ ...request, payload: request.payload?.toString().slice(0, 300) })}`;
       const response = await exchange(request).catch((error) => assert.fail(`${error.message}\n${told()}`));
