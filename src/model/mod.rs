@@ -6,6 +6,7 @@ pub mod call;
 mod calls;
 pub mod chat;
 pub mod classify;
+pub mod discreet;
 pub mod encode;
 pub mod estimate;
 mod finish;

@@ -16,15 +16,19 @@ const script = (name, turns, gateway = world.gateway) => gateway.scenario({ name
 const asked = (name, gateway = world.gateway) => gateway.requests().filter(({ scenario }) => scenario === name);
 const answerOf = async (id) => (await api.entries(id)).entries.filter(({ kind }) => kind === "assistant");
 
+/** Long enough that a fault strikes in the middle. */
+const wellOf = (name) => `Well: ${name}. ${"And more of it. ".repeat(8)}`;
+
 /** Faults of the first tries, then an answer. */
-function faulty(name, faults, text = `Well: ${name}.`) {
+function faulty(name, faults) {
+  const text = wellOf(name);
   script(name, [{ text, attempts: faults.map((fault) => (fault ? { fault } : {})) }]);
   return api.ask(name, name);
 }
 
 test("429 with Retry-After is waited out, then answered", async () => {
   const done = await faulty("limited", [{ kind: "http", status: 429, retry_after: 1 }]);
-  assert.equal(done.answer?.text, "Well: limited.", JSON.stringify(done));
+  assert.equal(done.answer?.text, wellOf("limited"), JSON.stringify(done));
   const [first, second] = asked("limited").map(({ at }) => Date.parse(at));
   assert.ok(second - first >= 950, `it waited ${second - first} ms`);
 });
@@ -43,7 +47,7 @@ for (const [what, fault] of Object.entries(RETRIED)) {
   test(`${what} is asked again, and what came of it is not in the answer`, async () => {
     const name = `again-${Object.keys(RETRIED).indexOf(what)}`;
     const done = await faulty(name, [fault]);
-    assert.equal(done.answer?.text, `Well: ${name}.`, JSON.stringify(done));
+    assert.equal(done.answer?.text, wellOf(name), JSON.stringify(done));
     const tries = asked(name);
     assert.equal(tries.length, 2);
     assert.deepEqual(tries[0].body, tries[1].body, "the same request");

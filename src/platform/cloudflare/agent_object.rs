@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::error::{ApiError, Code, tool_code};
 use crate::hook::{Ctx, CtxWorld, Registry, ToolCall, ToolOutput, dispatch};
 use crate::model::call::ResponseHead;
+use crate::model::discreet::Discreet;
 use crate::model::wire::{ChatReading, Decoder};
 use crate::model::{Failure, FailureKind};
 use crate::port::{Random, RowCounts, Storage, new_id, transaction};
@@ -370,7 +371,8 @@ impl Host for CloudflareHost {
     }
 
     fn decoder(&self, context: crate::model::call::CallContext, head: ResponseHead) -> Box<dyn Decoder> {
-        Box::new(ChatReading::new(head, context))
+        let secrets = self.keys.secrets(&self.config);
+        Box::new(Discreet::new(Box::new(ChatReading::new(head, context)), secrets))
     }
 
     fn run_tool(&self, call: ToolInvocation) -> LocalBoxFuture<'static, ToolResult> {

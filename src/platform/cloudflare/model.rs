@@ -145,6 +145,13 @@ struct TokenAnswer {
 }
 
 impl Keys {
+    /// Every credential that a provider may say back.
+    pub(super) fn secrets(&self, config: &Config) -> Vec<String> {
+        let configured = [&config.openrouter_api_key, &config.gateway_token, &config.workers_ai_token];
+        let configured = configured.into_iter().flatten().map(|secret| secret.expose().to_owned());
+        configured.chain(self.0.borrow().as_ref().map(|token| token.bearer.clone())).collect()
+    }
+
     /// The credentials of OpenRouter, or of the server that stands in its place.
     pub(super) async fn openrouter(self, config: Rc<Config>) -> Result<Credentials, Failure> {
         let key = config.openrouter_api_key.as_ref().map(|key| key.expose().to_owned());

@@ -8,8 +8,8 @@ use worker::{Env, js_sys, wasm_bindgen};
 
 #[wasm_bindgen]
 extern "C" {
-    /// What it gives is an object here (Node's timers), where the crate's `Delay` takes it for a number: it then clears
-    /// another timer, and the one left behind keeps the object in memory until it fires.
+    /// What it gives is an object here (Node's timers). The crate's `Delay` takes it for a number, which an optimised build
+    /// puts up with, while a debug build panics.
     #[wasm_bindgen(catch, js_name = setTimeout)]
     fn set_timeout(handler: &js_sys::Function, ms: f64) -> Result<JsValue, JsValue>;
 
