@@ -64,8 +64,10 @@ pub fn read(storage: &HostStorage, after: i64) -> (Stored, Vec<Value>) {
             }
             Some(Phase::Call(call)) if call.step == CallStep::Dispatched => {
                 for row in tx.query("SELECT body FROM chunk ORDER BY n", &[])? {
-                    let deltas: Vec<Delta> = serde_json::from_str(row.text(0)?).unwrap();
-                    stored.deltas.extend(deltas);
+                    for batch in row.text(0)?.lines() {
+                        let deltas: Vec<Delta> = serde_json::from_str(batch).unwrap();
+                        stored.deltas.extend(deltas);
+                    }
                 }
             }
             _ => {}
