@@ -2,6 +2,7 @@
 //! of a handler's object (getters, cycles, proxies) reaches the core.
 
 use super::model::js_text;
+use super::world::AbortController;
 use crate::agent::ToolSpec;
 use crate::agent::state::Replay;
 use crate::hook::{Ctx, Handled, Handler, Registrar, Registry, Tool, ToolCall, ToolOutput};
@@ -13,7 +14,6 @@ use std::rc::Rc;
 use worker::js_sys::{Array, Function, JSON, Object, Promise, Reflect};
 use worker::wasm_bindgen::prelude::*;
 use worker::wasm_bindgen_futures::JsFuture;
-use worker::{AbortController, web_sys};
 
 /// JSON text that a handler or tool may give back, bytes.
 const RETURN_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -213,11 +213,15 @@ fn context(namespace: &str, ctx: &Ctx) -> Result<Object, String> {
         "phase": ctx.phase, "call": ctx.call, "resumed": ctx.resumed, "env": *ctx.world.env(),
     }))?;
     let object: Object = facts.unchecked_into();
-    let controller = AbortController::default();
-    let js_signal = controller.signal();
-    let raw: &web_sys::AbortSignal = &js_signal;
-    set(&object, "signal", raw);
-    ctx.signal.listen(move || controller.abort());
+    let controller = AbortController::new().map_err(|thrown| js_text(&thrown))?;
+    set(&object, "signal", &controller.signal().map_err(|thrown| js_text(&thrown))?);
+    let (world, space) = (Rc::clone(&ctx.world), namespace.to_owned());
+    ctx.signal.listen(move || {
+        // The listeners are the extension's, and what they throw comes out here.
+        if let Err(thrown) = controller.abort() {
+            world.log(&space, "error", &format!("a listener of its signal threw: {}", js_text(&thrown)));
+        }
+    });
     let (world, run_id, space) = (Rc::clone(&ctx.world), ctx.run_id.clone(), namespace.to_owned());
     let memo =
         Closure::<dyn Fn(String, JsValue) -> Result<JsValue, JsValue>>::new(move |name: String, value: JsValue| {

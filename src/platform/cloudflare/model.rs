@@ -1,6 +1,6 @@
 //! Model requests over `fetch`, and the credentials they need.
 
-use super::world::now_ms;
+use super::world::{AbortController, now_ms};
 use crate::agent::ModelRequest;
 use crate::agent::driver::{Credentials, OpenedStream};
 use crate::config::Config;
@@ -17,7 +17,7 @@ use std::rc::Rc;
 use worker::js_sys::{self, Promise};
 use worker::wasm_bindgen::prelude::*;
 use worker::wasm_bindgen_futures::JsFuture;
-use worker::{AbortController, Headers, Method, Request, RequestInit, Response, wasm_bindgen, web_sys};
+use worker::{Headers, Method, Request, RequestInit, Response, wasm_bindgen, web_sys};
 
 #[wasm_bindgen]
 extern "C" {
@@ -35,13 +35,12 @@ pub(super) fn dialect(config: &Config) -> Dialect {
 }
 
 /// Ends the request when it is dropped: dropping the future of a `fetch` alone does not.
-struct AbortOnDrop(Option<AbortController>);
+struct AbortOnDrop(AbortController);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        if let Some(controller) = self.0.take() {
-            controller.abort();
-        }
+        // One that has ended is aborted without effect.
+        let _ = self.0.abort();
     }
 }
 
@@ -52,20 +51,26 @@ pub(super) fn send(
     credentials: &Credentials,
     event_id: String,
 ) -> LocalBoxFuture<'static, Result<OpenedStream, String>> {
-    let controller = AbortController::default();
-    let begun = begin(config, request, credentials, event_id, &controller);
-    let guard = AbortOnDrop(Some(controller));
+    let guard = AbortController::new().map(AbortOnDrop).map_err(|thrown| js_text(&thrown));
+    let begun = match &guard {
+        Ok(AbortOnDrop(controller)) => begin(config, request, credentials, event_id, controller),
+        Err(error) => Err(error.clone()),
+    };
     Box::pin(async move {
+        let guard = guard?;
         let response = JsFuture::from(begun?).await.map_err(|thrown| js_text(&thrown))?;
         let mut response = Response::from(response.unchecked_into::<web_sys::Response>());
         let headers: Vec<(String, String)> = response.headers().entries().collect();
         let content_type = headers.iter().find(|(name, _)| name == "content-type").map(|(_, value)| value.clone());
         let head = ResponseHead { status: response.status_code(), content_type, headers };
-        let body = response.stream().map_err(|error| error.to_string())?;
-        let body = body.map(move |piece| {
+        // A response without a body is one too: its status says what it means.
+        let body = match response.stream() {
+            Ok(body) => body.map(|piece| piece.map_err(|error| error.to_string())).boxed_local(),
+            Err(_) => futures::stream::empty().boxed_local(),
+        };
+        let body = body.inspect(move |_| {
             // The guard lives as long as the body.
             let _ = &guard;
-            piece.map_err(|error| error.to_string())
         });
         Ok(OpenedStream { head, body: body.boxed_local() })
     })
@@ -100,9 +105,8 @@ fn begin(
     };
     let built = build(&url, &parts, &request.body).map_err(|error| error.to_string())?;
     let init = js_sys::Object::new();
-    let signal = controller.signal();
-    let signal: &web_sys::AbortSignal = &signal;
-    js_sys::Reflect::set(&init, &JsValue::from_str("signal"), signal).map_err(|thrown| js_text(&thrown))?;
+    let signal = controller.signal().map_err(|thrown| js_text(&thrown))?;
+    js_sys::Reflect::set(&init, &JsValue::from_str("signal"), &signal).map_err(|thrown| js_text(&thrown))?;
     begin_fetch(built.inner(), &init).map_err(|thrown| js_text(&thrown))
 }
 

@@ -15,6 +15,19 @@ extern "C" {
 
     #[wasm_bindgen(catch, js_name = clearTimeout)]
     fn clear_timeout(timer: &JsValue) -> Result<(), JsValue>;
+
+    /// The crate's `AbortController::abort` does not catch, while workerd lets what a listener throws out of `abort()`: an
+    /// extension's listener would kill the instance.
+    pub(super) type AbortController;
+
+    #[wasm_bindgen(constructor, catch)]
+    pub(super) fn new() -> Result<AbortController, JsValue>;
+
+    #[wasm_bindgen(method, getter, catch)]
+    pub(super) fn signal(this: &AbortController) -> Result<JsValue, JsValue>;
+
+    #[wasm_bindgen(method, catch)]
+    pub(super) fn abort(this: &AbortController) -> Result<(), JsValue>;
 }
 
 /// A timer that is cleared when nobody waits for it any more: a pending one keeps its object in memory.
