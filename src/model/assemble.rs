@@ -8,7 +8,7 @@ use super::calls::{Arguments, Calls, Piece, Slot};
 use super::classify;
 use super::estimate::tokens_of_bytes;
 use super::finish::Finish;
-use super::lenient::text;
+use super::lenient::{KEPT_DEPTH_MAX, deeper_than, text};
 use super::message::{AssistantMessage, Block, CallFault, Stop, Usage};
 use super::{Delta, Failure, FailureKind, Outcome};
 use serde_json::{Map, Value};
@@ -63,6 +63,8 @@ impl Assembler {
                     self.parts.push(Part::Call(self.calls.slots().len().saturating_sub(1)));
                 }
             }
+            // No provider nests them; one too deep to be read again is left out.
+            Delta::Reasoning(item) if deeper_than(item, KEPT_DEPTH_MAX) => {}
             Delta::Reasoning(item) => add_reasoning(self.reasoning.get_or_insert_default(), item),
             Delta::Model(model) => self.model = Some(model.clone()),
             Delta::Usage(usage) => self.usage = Some(usage.clone()),
@@ -236,6 +238,13 @@ impl Assembler {
             };
             let id = unique_id(slot, at, &given, &mut ids);
             let (arguments, problem) = match slot.arguments() {
+                Arguments::Object(object) if deeper_than(&object, KEPT_DEPTH_MAX) => {
+                    let words = format!(
+                        "The arguments are nested deeper than {KEPT_DEPTH_MAX} levels. Nothing was executed; issue the call \
+                         again with flatter ones."
+                    );
+                    (Value::Object(Map::new()), Some(words))
+                }
                 Arguments::Object(object) => (object, None),
                 Arguments::Truncated => {
                     finished.truncated = true;

@@ -114,6 +114,20 @@ fn hex4(text: &str) -> Option<(u32, &str)> {
     Some((u32::from_str_radix(digits, 16).ok()?, text.get(4..)?))
 }
 
+/// Nesting of what a model or provider may give us to keep. What is kept is wrapped on its way, and read again with the
+/// limit of `serde_json`, 128: what was stored deeper could never be read.
+pub(crate) const KEPT_DEPTH_MAX: usize = 64;
+
+/// Whether arrays and objects are nested deeper than `levels`.
+pub(crate) fn deeper_than(value: &Value, levels: usize) -> bool {
+    let below = |value: &Value| levels.checked_sub(1).is_none_or(|levels| deeper_than(value, levels));
+    match value {
+        Value::Array(items) => levels == 0 || items.iter().any(below),
+        Value::Object(fields) => levels == 0 || fields.values().any(below),
+        _ => false,
+    }
+}
+
 /// The non-empty string under `key`.
 pub(crate) fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty())
