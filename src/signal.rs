@@ -47,6 +47,15 @@ impl Signal {
         }
     }
 
+    /// One that is raised with this one, or before it by itself.
+    #[must_use]
+    pub fn child(&self) -> Signal {
+        let child = Signal::default();
+        let raised = child.clone();
+        self.listen(move || raised.raise());
+        child
+    }
+
     /// Whether both are clones of one.
     pub fn same(&self, other: &Signal) -> bool {
         Rc::ptr_eq(&self.0, &other.0)

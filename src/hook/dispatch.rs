@@ -33,10 +33,14 @@ pub async fn tool_call(
     for registered in handlers {
         let input = verdict.input.clone().unwrap_or_else(|| json!({}));
         let event = json!({ "type": "tool_call", "toolCallId": tool_call_id, "toolName": tool_name, "input": input });
-        let handling = registered.handler.handle(event, ctx.clone());
+        let signal = ctx.signal.child();
+        let handling = registered.handler.handle(event, Ctx { signal: signal.clone(), ..ctx.clone() });
         let outcome = match select(handling, ctx.world.sleep(deadline_ms)).await {
             Either::Left((outcome, _)) => outcome,
-            Either::Right(_) => Err(format!("it did not return within {deadline_ms} ms")),
+            Either::Right(_) => {
+                signal.raise();
+                Err(format!("it did not return within {deadline_ms} ms"))
+            }
         };
         let decided = outcome.and_then(|handled| {
             let input = changed_input(&handled.event)?;
@@ -121,9 +125,13 @@ mod tests {
         }
     }
 
-    struct Never;
+    #[derive(Default)]
+    struct Never {
+        signal: Rc<std::cell::RefCell<Signal>>,
+    }
     impl Handler for Never {
-        fn handle(&self, _: Value, _: Ctx) -> LocalBoxFuture<'static, Result<super::super::Handled, String>> {
+        fn handle(&self, _: Value, ctx: Ctx) -> LocalBoxFuture<'static, Result<super::super::Handled, String>> {
+            *self.signal.borrow_mut() = ctx.signal;
             Box::pin(std::future::pending())
         }
     }
@@ -195,10 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_that_never_returns_blocks_at_its_deadline() {
-        let never = Registered { namespace: "x".into(), event: "tool_call".into(), handler: Rc::new(Never) };
-        let verdict = block_on(tool_call(vec![never], "c1", "write", json!({}), ctx(), 0));
+    fn a_handler_that_never_returns_blocks_at_its_deadline_and_gets_its_signal() {
+        let never = Never::default();
+        let (signal, ctx) = (Rc::clone(&never.signal), ctx());
+        let never = Registered { namespace: "x".into(), event: "tool_call".into(), handler: Rc::new(never) };
+        let verdict = block_on(tool_call(vec![never], "c1", "write", json!({}), ctx.clone(), 0));
         assert!(verdict.block.is_some_and(|reason| reason.contains("did not return")));
+        assert!(signal.borrow().is_raised(), "its own signal");
+        assert!(!ctx.signal.is_raised(), "not that of the run");
     }
 
     #[test]
