@@ -98,6 +98,8 @@ pub mod tool_code {
     pub const STOPPED: &str = "stopped";
     /// The model's answer was cut by its output limit, so none of its calls was executed.
     pub const TRUNCATED: &str = "truncated";
+    /// The answer had more calls than are carried out.
+    pub const TOO_MANY_CALLS: &str = "too_many_calls";
     /// There is no place to run commands in.
     pub const SANDBOX_UNAVAILABLE: &str = "sandbox_unavailable";
 
@@ -111,6 +113,7 @@ pub mod tool_code {
         TOOL_TIMEOUT,
         STOPPED,
         TRUNCATED,
+        TOO_MANY_CALLS,
         SANDBOX_UNAVAILABLE,
     ];
 }

@@ -6,6 +6,7 @@ use super::interface::{Effect, GateAnswer, HookCall, HookReport, ModelRequest, O
 use super::state::{CallOp, CallStep, EndingKind, Phase, Reason};
 use super::unit::{Unit, parse, to_json};
 use super::{EMPTIES_MAX, TRUNCATED_IN_A_ROW_MAX, settle, tools};
+use crate::error::tool_code;
 use crate::model::encode::Fragment;
 use crate::model::message::{AssistantMessage, Block, Message, Stop, Usage};
 use crate::model::wire::{Declaration, Folded, RequestHead, Target, Wire};
@@ -31,6 +32,7 @@ pub(super) fn begin(unit: &mut Unit<'_>) -> Result<(), SqlError> {
         restarts: 0,
         pending: false,
         due_ms: None,
+        since_ms: None,
         request_bytes: 0,
     });
     ask_hooks(unit)
@@ -42,6 +44,7 @@ pub(super) fn again(unit: &mut Unit<'_>) -> Result<(), SqlError> {
         call.generation = call.generation.saturating_add(1);
         call.pending = false;
         call.due_ms = None;
+        call.since_ms = None;
         call.step = CallStep::Hooks;
     }
     ask_hooks(unit)
@@ -137,11 +140,19 @@ pub(super) fn gate_answered(unit: &mut Unit<'_>, op: &OpRef, name: &str, answer:
         return Ok(());
     }
     match answer {
-        GateAnswer::Go => ask_gate(unit, index.saturating_add(1)),
+        GateAnswer::Go => {
+            if let Some(call) = unit.call_mut() {
+                call.since_ms = None;
+            }
+            ask_gate(unit, index.saturating_add(1))
+        }
         GateAnswer::Wait(until_ms) => {
+            let now_ms = unit.now_ms;
             if let Some(call) = unit.call_mut() {
                 call.step = CallStep::GateWait(index);
                 call.due_ms = Some(*until_ms);
+                // One that says so again goes on with the same wait.
+                call.since_ms.get_or_insert(now_ms);
             }
             Ok(())
         }
@@ -388,12 +399,17 @@ fn answered(unit: &mut Unit<'_>, message: &AssistantMessage) -> Result<(), SqlEr
         let run = unit.run_mut()?;
         run.truncated_in_a_row = run.truncated_in_a_row.saturating_add(1);
         if run.truncated_in_a_row > TRUNCATED_IN_A_ROW_MAX {
-            tools::refuse_all(unit, message, "truncated", "The output limit was reached; the call was not executed.")?;
+            tools::refuse_all(
+                unit,
+                message,
+                tool_code::TRUNCATED,
+                "The output limit was reached; the call was not executed.",
+            )?;
             return settle::end_run(unit, Reason::ModelError, Some("the output limit cut every answer"));
         }
         let text = "The output limit was reached before the arguments were complete; nothing was executed. \
                     Issue the call again, in smaller pieces.";
-        tools::refuse_all(unit, message, "truncated", text)?;
+        tools::refuse_all(unit, message, tool_code::TRUNCATED, text)?;
         settle::place_steers(unit)?;
         return begin(unit);
     }
@@ -499,6 +515,7 @@ fn retry(unit: &mut Unit<'_>, failure: &Failure) -> Result<(), SqlError> {
     call.retries = call.retries.saturating_add(1);
     call.generation = call.generation.saturating_add(1);
     call.step = CallStep::Backoff;
+    call.since_ms = Some(now_ms);
     call.due_ms = Some(now_ms.saturating_add(i64::try_from(delay_ms).unwrap_or(i64::MAX)));
     Ok(())
 }

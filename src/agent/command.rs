@@ -20,8 +20,7 @@ pub(super) fn carry_out(unit: &mut Unit<'_>, command: &Command) -> CommandResult
             submit(unit, request_id, body_sha256, content, *mode)
         }
         Command::Stop { reason } => end(unit, EndingKind::Stop, reason.clone()),
-        Command::Interrupt { keep_queue: true } => end(unit, EndingKind::Interrupt, None),
-        Command::Interrupt { keep_queue: false } => end(unit, EndingKind::InterruptAll, None),
+        Command::Interrupt { keep_queue } => interrupt(unit, *keep_queue),
         Command::Retry => retry(unit),
         Command::Signal { name, request_id, call, value } => signal(unit, name, request_id, call.as_deref(), value),
         Command::Configure { config } => configure(unit, config),
@@ -99,14 +98,22 @@ fn may_join(unit: &Unit<'_>) -> bool {
     unit.agent.ending.is_none() && unit.call().is_some_and(|call| call.step != CallStep::Dispatched)
 }
 
+/// What waits now settles now: what comes while the run is being ended is a new word and stays.
+fn interrupt(unit: &mut Unit<'_>, keep_queue: bool) -> CommandResult<Reply> {
+    let stopping = unit.agent.ending.as_ref().is_some_and(|ending| call::refuses_after(ending.kind));
+    if !keep_queue && !stopping {
+        settle::settle_queue(unit, Reason::Interrupted)?;
+    }
+    end(unit, EndingKind::Interrupt, None)
+}
+
 fn end(unit: &mut Unit<'_>, kind: EndingKind, note: Option<String>) -> CommandResult<Reply> {
     if unit.agent.stopped {
         return Ok(agent_reply(unit));
     }
     if let Some(ending) = unit.agent.ending.as_mut() {
-        // A stop outranks an interrupt that is under way, and one that takes the queue along outranks one that keeps it.
-        let takes_more = ending.kind == EndingKind::Interrupt && kind == EndingKind::InterruptAll;
-        if call::refuses_after(kind) || takes_more {
+        // A stop outranks an interrupt that is under way.
+        if call::refuses_after(kind) {
             ending.kind = kind;
         }
         return Ok(agent_reply(unit));
@@ -121,7 +128,6 @@ fn end(unit: &mut Unit<'_>, kind: EndingKind, note: Option<String>) -> CommandRe
                 unit.agent.stopped = true;
                 settle::settle_queue(unit, Reason::Stopped)?;
             }
-            EndingKind::InterruptAll => settle::settle_queue(unit, Reason::Interrupted)?,
             EndingKind::Interrupt => {}
         }
     }

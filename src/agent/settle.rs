@@ -230,7 +230,6 @@ pub(super) fn finish_ending(unit: &mut Unit<'_>) -> Result<(), SqlError> {
             unit.agent.stopped = true;
             settle_queue(unit, Reason::Stopped)
         }
-        EndingKind::InterruptAll => settle_queue(unit, Reason::Interrupted),
         EndingKind::Interrupt => start_next(unit),
     }
 }

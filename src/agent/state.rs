@@ -102,8 +102,6 @@ pub enum EndingKind {
     Stop,
     /// The agent goes on with its queue.
     Interrupt,
-    /// The agent goes on; queued inputs settle `interrupted`.
-    InterruptAll,
 }
 
 /// Why a submission got no answer (shapes.md, closed list).
@@ -209,6 +207,9 @@ pub struct CallOp {
     pub pending: bool,
     /// When a backoff or a waiting gate is due, ms since 1970.
     pub due_ms: Option<i64>,
+    /// Since when it waits so, ms since 1970.
+    #[serde(default)]
+    pub since_ms: Option<i64>,
     /// Bytes of the request that was dispatched, for the estimate of a lost call.
     pub request_bytes: u64,
 }
@@ -354,6 +355,14 @@ impl Agent {
     /// When the object must be awake next (design L1): the earliest due time, and `ahead_ms` from now while work is in
     /// flight, since an object without events is evicted and nothing else would wake it.
     pub fn wake_at(&self, now_ms: i64, ahead_ms: i64) -> Option<i64> {
+        // At rest the only thing that may be owed is the index's word (design A3).
+        let owed = self.run.is_none() && self.index.acknowledged < self.index.version;
+        let owed = owed.then(|| now_ms.saturating_add(ahead_ms));
+        [self.work_at(now_ms, ahead_ms), owed].into_iter().flatten().min()
+    }
+
+    /// The same without what is owed to the index: what the index is told, since once it has heard nothing is owed.
+    pub fn work_at(&self, now_ms: i64, ahead_ms: i64) -> Option<i64> {
         // While the run is being ended nothing else of it is looked at, so that nothing else may set the alarm: a tool whose
         // time is over would have it fire without a pause until the grace is over.
         if let Some(ending) = self.ending.as_ref() {
@@ -369,9 +378,7 @@ impl Agent {
                 Phase::Tools { due_ms } => (*due_ms, run.parked.is_none()),
             },
         };
-        // At rest the only thing that may be owed is the index's word (design A3).
-        let owed = self.run.is_none() && self.index.acknowledged < self.index.version;
-        let liveness = (in_flight || owed).then(|| now_ms.saturating_add(ahead_ms));
+        let liveness = in_flight.then(|| now_ms.saturating_add(ahead_ms));
         [due, liveness].into_iter().flatten().min()
     }
 }

@@ -4,6 +4,7 @@ use super::interface::{Effect, HookCall, OpRef, Verdict};
 use super::state::{EndingKind, Parked, Phase, Replay, ToolOp, ToolResult, ToolStep};
 use super::unit::Unit;
 use super::{RESTARTS_MAX, TOOL_CALLS_MAX, TOOLS_AT_ONCE, call, settle};
+use crate::error::tool_code;
 use crate::model::message::{AssistantMessage, Block, Message};
 use crate::port::SqlError;
 use crate::sabotage::{Fault, active};
@@ -47,13 +48,16 @@ pub(super) fn begin_round(unit: &mut Unit<'_>, message: &AssistantMessage) -> Re
 fn admit(unit: &Unit<'_>, tool: &mut ToolOp, position: usize, fault: Option<&String>) -> Result<(), ToolResult> {
     if position >= TOOL_CALLS_MAX {
         let text = format!("Not executed: at most {TOOL_CALLS_MAX} calls of one answer are.");
-        return Err(ToolResult::error("too_many_calls", text));
+        return Err(ToolResult::error(tool_code::TOO_MANY_CALLS, text));
     }
     let Some(spec) = call::active_tools(unit).into_iter().find(|spec| spec.name == tool.name) else {
-        return Err(ToolResult::error("tool_unavailable", format!("There is no tool named {}.", quoted(&tool.name))));
+        return Err(ToolResult::error(
+            tool_code::TOOL_UNAVAILABLE,
+            format!("There is no tool named {}.", quoted(&tool.name)),
+        ));
     };
     if let Some(problem) = fault {
-        return Err(ToolResult::error("invalid_arguments", format!("Not executed: {problem}")));
+        return Err(ToolResult::error(tool_code::INVALID_ARGUMENTS, format!("Not executed: {problem}")));
     }
     tool.replay = spec.replay;
     tool.timeout_ms = spec.timeout_ms.unwrap_or(unit.machine.settings.tool_timeout_ms);
@@ -73,7 +77,7 @@ fn bounded(result: &ToolResult) -> ToolResult {
         return result.clone();
     }
     let text = format!("The tool ended, but its result of {bytes} bytes is above {RESULT_BYTES_MAX} and was not kept.");
-    ToolResult::error("tool_failed", text)
+    ToolResult::error(tool_code::TOOL_FAILED, text)
 }
 
 fn json_bytes<T: serde::Serialize>(value: &T) -> usize {
@@ -84,10 +88,10 @@ fn check(unit: &Unit<'_>, tool: &ToolOp) -> Result<(), ToolResult> {
     let bytes = json_bytes(&tool.arguments);
     if bytes > ARGUMENT_BYTES_MAX {
         let text = format!("Not executed: the arguments have {bytes} bytes, more than {ARGUMENT_BYTES_MAX}.");
-        return Err(ToolResult::error("invalid_arguments", text));
+        return Err(ToolResult::error(tool_code::INVALID_ARGUMENTS, text));
     }
     (unit.machine.check_arguments)(&tool.name, &tool.arguments).map_err(|problem| {
-        ToolResult::error("invalid_arguments", format!("Not executed, the arguments do not fit: {problem}"))
+        ToolResult::error(tool_code::INVALID_ARGUMENTS, format!("Not executed, the arguments do not fit: {problem}"))
     })
 }
 
@@ -129,8 +133,10 @@ fn write_results(unit: &mut Unit<'_>) -> Result<Vec<ToolOp>, SqlError> {
     let ready = tools.iter().take_while(|tool| tool.step == ToolStep::Done).count();
     let rest = tools.split_off(ready);
     for tool in &tools {
-        let result =
-            tool.result.clone().unwrap_or_else(|| ToolResult::error("tool_failed", "The tool gave no result."));
+        let result = tool
+            .result
+            .clone()
+            .unwrap_or_else(|| ToolResult::error(tool_code::TOOL_FAILED, "The tool gave no result."));
         unit.entry(
             "tool_result",
             &Message::ToolResult {
@@ -195,7 +201,8 @@ pub(super) fn hooks_answered(unit: &mut Unit<'_>, op: &OpRef, verdict: &Verdict)
     if let Some(input) = &verdict.input {
         tool.arguments = input.clone();
     }
-    let blocked = verdict.block.as_ref().map(|reason| ToolResult::error("blocked", format!("Blocked: {reason}")));
+    let blocked =
+        verdict.block.as_ref().map(|reason| ToolResult::error(tool_code::BLOCKED, format!("Blocked: {reason}")));
     match blocked.map_or_else(|| check(unit, &tool), Err) {
         Ok(()) => start(unit, &mut tool)?,
         Err(result) => finish(&mut tool, result),
@@ -273,7 +280,7 @@ pub(super) fn due(unit: &mut Unit<'_>) -> Result<(), SqlError> {
             unit.effect(Effect::Abort { op });
             let text =
                 format!("The tool did not end within {} ms. Whether it had an effect is unknown.", tool.timeout_ms);
-            complete(unit, &mut tool, ToolResult::error("tool_timeout", text))?;
+            complete(unit, &mut tool, ToolResult::error(tool_code::TOOL_TIMEOUT, text))?;
         }
     }
     go_on(unit)
@@ -295,7 +302,7 @@ pub(super) fn abort(unit: &mut Unit<'_>) -> Result<bool, SqlError> {
             ToolStep::Queued | ToolStep::Hooks => {
                 let op = unit.op(&tool.id, tool.generation);
                 unit.effect(Effect::Abort { op });
-                finish(&mut tool, ToolResult::error("stopped", "Not executed: the run was ended before."));
+                finish(&mut tool, ToolResult::error(tool_code::STOPPED, "Not executed: the run was ended before."));
                 unit.save_tool(&tool)?;
             }
         }
@@ -309,9 +316,9 @@ pub(super) fn close_round(unit: &mut Unit<'_>, kind: EndingKind) -> Result<(), S
     for mut tool in unit.tools()? {
         if tool.step == ToolStep::Started {
             let text = format!("The run was {word} while the tool was at work. Whether it had an effect is unknown.");
-            complete(unit, &mut tool, ToolResult::error("interrupted", text))?;
+            complete(unit, &mut tool, ToolResult::error(tool_code::INTERRUPTED, text))?;
         } else if tool.step != ToolStep::Done {
-            finish(&mut tool, ToolResult::error("stopped", "Not executed: the run was ended before."));
+            finish(&mut tool, ToolResult::error(tool_code::STOPPED, "Not executed: the run was ended before."));
             unit.save_tool(&tool)?;
         }
     }
@@ -340,7 +347,7 @@ pub(super) fn resume(unit: &mut Unit<'_>, count: bool) -> Result<(), SqlError> {
             }
             ToolStep::Started => {
                 let text = "The tool was interrupted by a restart. Whether it had an effect is unknown: check before you call it again.";
-                complete(unit, &mut tool, ToolResult::error("interrupted", text))?;
+                complete(unit, &mut tool, ToolResult::error(tool_code::INTERRUPTED, text))?;
             }
         }
         unit.save_tool(&tool)?;

@@ -139,7 +139,7 @@ impl<'a> Unit<'a> {
         IndexRow {
             version: self.agent.index.version,
             status: self.agent.status().to_owned(),
-            due_ms: self.agent.alarm_ms,
+            due_ms: self.agent.work_at(self.now_ms, self.machine.settings.alarm_ahead_ms),
             deleted: self.agent.deleted,
         }
     }
