@@ -29,13 +29,13 @@ impl ContextCache {
             *self = Self { provider: provider.to_owned(), ..Self::default() };
         }
         loop {
-            let events = events_after(tx, self.up_to_seq, PAGE_EVENTS)?;
-            let Some(last) = events.last() else { break };
-            let up_to_seq = seq_of(last);
-            self.fragments.extend(events.iter().filter_map(|event| fragment_of(event, wire)));
-            self.up_to_seq = up_to_seq;
+            let page = events_after(tx, self.up_to_seq, PAGE_EVENTS)?;
+            self.fragments.extend(page.events.iter().filter_map(|event| fragment_of(event, wire)));
+            self.up_to_seq = page.events.last().map_or(self.up_to_seq, seq_of);
+            if !page.more {
+                return Ok(self.fragments.clone());
+            }
         }
-        Ok(self.fragments.clone())
     }
 
     /// Forgets everything.

@@ -9,9 +9,9 @@ use super::state::ToolResult;
 use super::stream;
 use super::{GateAnswer, Machine, SchemaState, Verdict, World, view};
 use crate::error::ApiError;
-use crate::model::Failure;
 use crate::model::call::{CallContext, ResponseHead};
 use crate::model::wire::Decoder;
+use crate::model::{Failure, FailureKind};
 use crate::port::{Random, SqlError, Storage, transaction};
 use crate::signal::Signal;
 use futures::channel::oneshot;
@@ -19,7 +19,7 @@ use futures::future::{Either, LocalBoxFuture, select};
 use futures::stream::LocalBoxStream;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 /// Credentials of a provider, in memory only: they are never stored, logged or shown (design section 9).
@@ -143,6 +143,8 @@ pub struct Driver<H: Host> {
     credentials: RefCell<HashMap<String, Credentials>>,
     live: RefCell<Option<LiveText>>,
     waiters: RefCell<Vec<(String, oneshot::Sender<()>)>>,
+    /// Events that storage did not take yet, in order.
+    unfed: RefCell<VecDeque<Event>>,
     /// The last version the index is being told; an older one is not worth telling.
     telling: Cell<i64>,
 }
@@ -154,7 +156,7 @@ enum Opened {
     Newer(i64),
 }
 
-/// How often storage is tried again for one event before the instance gives up and starts over, and the pauses, ms.
+/// How often storage is tried again before the instance gives up and starts over, and the pauses, ms.
 const STORAGE_PAUSES_MS: [u64; 5] = [20, 100, 500, 2_000, 5_000];
 /// Pauses between tries to tell the index, ms. What is not told then is told at the next change or opening.
 const INDEX_PAUSES_MS: [u64; 4] = [0, 1_000, 5_000, 30_000];
@@ -172,6 +174,7 @@ impl<H: Host> Driver<H> {
             credentials: RefCell::default(),
             live: RefCell::default(),
             waiters: RefCell::default(),
+            unfed: RefCell::default(),
             telling: Cell::new(0),
         })
     }
@@ -186,11 +189,15 @@ impl<H: Host> Driver<H> {
         &self.machine
     }
 
-    /// Opens the object once per instance: finds what was in flight and goes on with it. Every entry point calls it. Gives
-    /// whether this call opened it.
-    pub fn open_now(self: &Rc<Self>) -> Result<bool, ApiError> {
+    /// Whether this instance has opened the object.
+    pub fn is_open(&self) -> bool {
+        self.opened.get() == Opened::Yes
+    }
+
+    /// Opens the object once per instance: finds what was in flight and goes on with it. Every entry point calls it.
+    pub fn open_now(self: &Rc<Self>) -> Result<(), ApiError> {
         match self.opened.get() {
-            Opened::Yes => return Ok(false),
+            Opened::Yes => return Ok(()),
             Opened::Newer(found) => return Err(super::newer(found)),
             Opened::No => {}
         }
@@ -202,7 +209,7 @@ impl<H: Host> Driver<H> {
         }
         self.opened.set(Opened::Yes);
         self.perform(output);
-        Ok(true)
+        Ok(())
     }
 
     /// Carries out a command.
@@ -265,18 +272,25 @@ impl<H: Host> Driver<H> {
     /// Feeds an event back. When storage fails again and again, the instance starts over as after a crash: nothing in
     /// memory is trusted, and the alarm or the next request opens it anew.
     fn feed(self: &Rc<Self>, event: Event) {
+        // Order counts: a piece of a stream must not overtake the one before it.
+        if !self.unfed.borrow().is_empty() {
+            return self.unfed.borrow_mut().push_back(event);
+        }
         if let Err(error) = self.try_feed(&event) {
-            let driver = Rc::clone(self);
             self.host.log(&format!("storage: {error}"));
-            self.host.spawn(Box::pin(async move {
-                for pause_ms in STORAGE_PAUSES_MS {
-                    driver.host.sleep(pause_ms).await;
-                    if driver.try_feed(&event).is_ok() {
-                        return;
-                    }
-                }
-                driver.start_over();
-            }));
+            self.unfed.borrow_mut().push_back(event);
+            self.host.spawn(Box::pin(feed_again(Rc::clone(self))));
+        }
+    }
+
+    /// Feeds what waits; gives whether all of it was taken.
+    fn feed_waiting(self: &Rc<Self>) -> bool {
+        loop {
+            let Some(event) = self.unfed.borrow().front().cloned() else { return true };
+            if self.try_feed(&event).is_err() {
+                return false;
+            }
+            self.unfed.borrow_mut().pop_front();
         }
     }
 
@@ -289,6 +303,7 @@ impl<H: Host> Driver<H> {
     fn start_over(&self) {
         self.host.log("storage does not answer: this instance starts over");
         self.opened.set(Opened::No);
+        self.unfed.borrow_mut().clear();
         let at_work = std::mem::take(&mut *self.at_work.borrow_mut());
         for signal in at_work.into_values() {
             signal.raise();
@@ -345,8 +360,15 @@ impl<H: Host> Driver<H> {
             }),
             Effect::Authorize { op, provider } => self.start(op, |driver, op, signal| {
                 let ready = driver.host.credentials(&provider);
+                let deadline = driver.host.sleep(driver.host.timing().first_byte_ms);
                 Box::pin(async move {
-                    let Either::Left((ready, _)) = select(ready, signal.raised()).await else { return };
+                    let ready = match select(select(ready, signal.raised()), deadline).await {
+                        Either::Left((Either::Left((ready, _)), _)) => ready,
+                        Either::Left((Either::Right(_), _)) => return,
+                        Either::Right(_) => {
+                            Err(Failure::new(FailureKind::Transient, "the credentials did not come in time"))
+                        }
+                    };
                     let refused = match ready {
                         Ok(credentials) => {
                             driver.credentials.borrow_mut().insert(provider, credentials);
@@ -376,7 +398,9 @@ impl<H: Host> Driver<H> {
                 self.host.spawn(Box::pin(tell_index(driver, row)));
             }
             Effect::Abort { op } => {
-                if let Some(signal) = self.at_work.borrow_mut().remove(&op) {
+                // Its listeners may be anybody's code: no borrow is held while they are called.
+                let signal = self.at_work.borrow_mut().remove(&op);
+                if let Some(signal) = signal {
                     signal.raise();
                 }
             }
@@ -416,6 +440,16 @@ impl<H: Host> Driver<H> {
     fn leave(&self, op: &OpRef) {
         self.at_work.borrow_mut().remove(op);
     }
+}
+
+async fn feed_again<H: Host>(driver: Rc<Driver<H>>) {
+    for pause_ms in STORAGE_PAUSES_MS {
+        driver.host.sleep(pause_ms).await;
+        if driver.feed_waiting() {
+            return;
+        }
+    }
+    driver.start_over();
 }
 
 async fn ask_hooks<H: Host>(

@@ -595,3 +595,6 @@ fn a_client_that_connects_during_a_call_gets_the_text_so_far() {
     bench.done();
     assert!(bench.driver.live_events().is_empty());
 }
+
+#[path = "driver_case_tests.rs"]
+mod cases;

@@ -25,37 +25,52 @@ pub(super) fn append(tx: &dyn Tx, last_seq: i64, events: &[Value], now_ms: i64) 
     Ok(())
 }
 
-/// The events after `after`, at most about `limit` of them: whole rows are read, at least one.
-pub(super) fn events_after(tx: &dyn Tx, after: i64, limit: usize) -> Result<Vec<Value>, SqlError> {
-    let mut events = Vec::new();
+/// Events in order, and whether there may be more after them.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// The events.
+    pub events: Vec<Value>,
+    /// Bytes of the rows they stand in.
+    pub bytes: usize,
+    /// Whether more may follow.
+    pub more: bool,
+}
+
+/// A page ends at this many bytes: messages may be large, and 128 MB are shared by all objects of an isolate.
+const PAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// The events after `after`, about `limit` of them or [`PAGE_BYTES_MAX`]: whole rows are read, at least one.
+pub(super) fn events_after(tx: &dyn Tx, after: i64, limit: usize) -> Result<Page, SqlError> {
+    let mut page = Page::default();
     let mut from = after;
-    while events.len() < limit {
-        // Small pages: rows differ much in size, and memory is bounded by what one page can hold.
+    loop {
         let rows = tx.query("SELECT seq, first, body FROM log WHERE seq > ?1 ORDER BY seq LIMIT 16", &[from.into()])?;
         if rows.is_empty() {
-            break;
+            return Ok(page);
         }
         for row in &rows {
             from = row.integer(0)?;
-            events.extend(row_events(tx, row)?.into_iter().filter(|event| seq_of(event) > after));
-            if events.len() >= limit {
-                break;
+            let (events, bytes) = row_events(tx, row)?;
+            page.events.extend(events.into_iter().filter(|event| seq_of(event) > after));
+            page.bytes = page.bytes.saturating_add(bytes);
+            if page.events.len() >= limit || page.bytes >= PAGE_BYTES_MAX {
+                return Ok(Page { more: true, ..page });
             }
         }
     }
-    Ok(events)
 }
 
-fn row_events(tx: &dyn Tx, row: &Row) -> Result<Vec<Value>, SqlError> {
+/// The events of a row, and how many bytes they are.
+fn row_events(tx: &dyn Tx, row: &Row) -> Result<(Vec<Value>, usize), SqlError> {
     match row.optional_text(2)? {
-        Some(body) => parse(body, "log.body"),
+        Some(body) => Ok((parse(body, "log.body")?, body.len())),
         None => {
             let parts = tx.query("SELECT body FROM part WHERE seq = ?1 ORDER BY n", &[row.integer(0)?.into()])?;
             let mut body = String::new();
             for part in &parts {
                 body.push_str(part.text(0)?);
             }
-            parse(&body, "part.body")
+            Ok((parse(&body, "part.body")?, body.len()))
         }
     }
 }
@@ -66,7 +81,7 @@ pub(super) fn event(tx: &dyn Tx, seq: i64) -> Result<Option<Value>, SqlError> {
     let Some(row) = rows.first() else {
         return Ok(None);
     };
-    Ok(row_events(tx, row)?.into_iter().find(|event| seq_of(event) == seq))
+    Ok(row_events(tx, row)?.0.into_iter().find(|event| seq_of(event) == seq))
 }
 
 /// The number of an event, 0 when it has none.

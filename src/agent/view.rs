@@ -1,5 +1,6 @@
 //! What the API shows of an agent: reads only, derived from what is stored.
 
+pub use super::log::Page;
 use super::log::{self, seq_of};
 use super::state::{Agent, CallStep, Phase};
 use super::unit::parse;
@@ -123,36 +124,33 @@ fn waits(agent: &Agent) -> Vec<Value> {
     let Some(Phase::Call(call)) = agent.run.as_ref().map(|run| &run.phase) else {
         return Vec::new();
     };
-    let until = call.due_ms.map(rfc3339);
-    match call.step {
-        CallStep::Backoff => vec![json!({ "for": "backoff", "until": until })],
-        CallStep::GateWait(_) => vec![json!({ "for": "slot", "until": until })],
-        _ => Vec::new(),
-    }
+    let waits_for = match call.step {
+        CallStep::Backoff => "backoff",
+        CallStep::GateWait(_) => "slot",
+        _ => return Vec::new(),
+    };
+    vec![json!({ "for": waits_for, "since": call.since_ms.map(rfc3339), "until": call.due_ms.map(rfc3339) })]
 }
 
-/// Events after `after`, about `limit` of them.
-pub fn events_after(tx: &dyn Tx, after: i64, limit: usize) -> Result<Vec<Value>, SqlError> {
+/// Events after `after`, about `limit` of them, or fewer when they are large.
+pub fn events_after(tx: &dyn Tx, after: i64, limit: usize) -> Result<Page, SqlError> {
     if !schema::present(tx)? {
-        return Ok(Vec::new());
+        return Ok(Page::default());
     }
     log::events_after(tx, after, limit)
 }
 
-/// Entries after `after`, at most `limit`, and where the next page begins when there may be one.
+/// Entries after `after`, at most `limit` of them and about [`ENTRY_BYTES_MAX`], and where the next page begins when there may be one.
 pub fn entries(tx: &dyn Tx, after: i64, limit: usize) -> Result<(Vec<Value>, Option<i64>), SqlError> {
     let mut found = Vec::new();
     let mut from = after;
+    let mut bytes = 0_usize;
     if !schema::present(tx)? {
         return Ok((found, None));
     }
     loop {
-        let events = log::events_after(tx, from, ENTRY_SCAN_EVENTS)?;
-        let Some(last) = events.last() else {
-            return Ok((found, None));
-        };
-        let last_seq = seq_of(last);
-        for event in &events {
+        let page = log::events_after(tx, from, ENTRY_SCAN_EVENTS)?;
+        for event in &page.events {
             let Some(entry) = event.get("entry").and_then(Value::as_object) else {
                 continue;
             };
@@ -166,11 +164,20 @@ pub fn entries(tx: &dyn Tx, after: i64, limit: usize) -> Result<(Vec<Value>, Opt
             shown.extend(entry.clone());
             found.push(Value::Object(shown));
         }
-        from = last_seq;
+        from = page.events.last().map_or(from, seq_of);
+        if !page.more {
+            return Ok((found, None));
+        }
+        bytes = bytes.saturating_add(page.bytes);
+        if bytes >= ENTRY_BYTES_MAX && !found.is_empty() {
+            return Ok((found, Some(from)));
+        }
     }
 }
 
 const ENTRY_SCAN_EVENTS: usize = 256;
+/// Bytes of the log that one page of entries may come from.
+const ENTRY_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// A memo of a run: the first writer wins, and gets or gives the value that holds.
 pub fn memo(tx: &dyn Tx, run_id: &str, name: &str, value: &Value) -> Result<Value, SqlError> {

@@ -72,7 +72,7 @@ pub fn read(storage: &HostStorage, after: i64) -> (Stored, Vec<Value>) {
             }
             _ => {}
         }
-        let events = if stored.agent.seq > after { view::events_after(tx, after, 100_000)? } else { Vec::new() };
+        let events = if stored.agent.seq > after { view::events_after(tx, after, 100_000)?.events } else { Vec::new() };
         Ok((stored, events))
     };
     transaction(storage, reading).unwrap()
@@ -429,7 +429,7 @@ impl Books {
         let starts = if all_suffixes { 0..=length } else { length * (length % 7) / 7..=length * (length % 7) / 7 };
         for start in starts {
             let after = i64::try_from(start).unwrap_or(0);
-            let events = transaction(storage, |tx| view::events_after(tx, after, 100_000)).unwrap();
+            let events = transaction(storage, |tx| view::events_after(tx, after, 100_000)).unwrap().events;
             require(events == self.log[start..], "replay from any number is the rest of the log", || {
                 format!("from {start}: {} events, wanted {}", events.len(), length - start)
             })?;

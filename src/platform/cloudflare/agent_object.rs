@@ -107,10 +107,14 @@ impl AgentDO {
     /// The driver, opened: what was in flight goes on.
     fn driver(&self) -> std::result::Result<Rc<Driver<CloudflareHost>>, ApiError> {
         let driver = Rc::clone(self.ready.as_ref().map_err(Clone::clone)?);
-        if driver.open_now()? {
-            for socket in events::reopen(&self.state) {
-                pump(Rc::clone(&driver), socket);
-            }
+        if driver.is_open() {
+            return Ok(driver);
+        }
+        // Before the opening shows what it did: a socket must first get what the instance before committed and did not send.
+        let sockets = events::reopen(&self.state);
+        driver.open_now()?;
+        for socket in sockets {
+            pump(Rc::clone(&driver), socket);
         }
         Ok(driver)
     }
@@ -237,11 +241,11 @@ fn pump(driver: Rc<Driver<CloudflareHost>>, socket: WebSocket) {
         };
         events::replay(socket, read, || driver.live_events())
     };
-    if matches!(page(&driver, &socket), events::Page::More) {
+    if matches!(page(&driver, &socket), events::Replay::More) {
         wasm_bindgen_futures::spawn_local(async move {
             loop {
                 sleep(0).await;
-                if matches!(page(&driver, &socket), events::Page::Done) {
+                if matches!(page(&driver, &socket), events::Replay::Done) {
                     return;
                 }
             }

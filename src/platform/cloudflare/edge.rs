@@ -17,7 +17,7 @@ use futures::channel::mpsc;
 use futures::future::{Either, LocalBoxFuture, select};
 use futures::{StreamExt, pin_mut};
 use serde_json::{Value, json as object};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use worker::{Context, Env, Headers, Request, Response, Result, WebSocket, WebsocketEvent, wasm_bindgen_futures};
 
@@ -274,12 +274,36 @@ async fn watch(request: &Request, caller: &Caller<'_>, after: Option<u64>) -> An
     sse_response(socket, caller.config.timing.keep_alive_ms).map_err(internal)
 }
 
-/// Texts that may wait for a slow client before its stream is ended; it then resumes by `Last-Event-ID`.
+/// Texts, and their bytes, that may wait for a slow client before its stream is ended; it then resumes by `Last-Event-ID`.
 const SSE_BACKLOG_MAX: usize = 4_096;
+const SSE_BACKLOG_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// What waits for a slow client. It takes one text of any size, so that every client makes progress.
+struct Backlog {
+    sender: mpsc::Sender<std::result::Result<Vec<u8>, worker::Error>>,
+    bytes: Rc<Cell<usize>>,
+}
+
+impl Backlog {
+    /// Adds a text; false when the client is gone or too slow.
+    fn add(&mut self, text: String) -> bool {
+        let waiting = self.bytes.get();
+        if waiting > SSE_BACKLOG_BYTES_MAX {
+            return false;
+        }
+        self.bytes.set(waiting.saturating_add(text.len()));
+        self.sender.try_send(Ok(text.into_bytes())).is_ok()
+    }
+}
 
 fn sse_response(socket: WebSocket, keep_alive_ms: u64) -> Result<Response> {
-    let (sender, receiver) = mpsc::channel::<std::result::Result<Vec<u8>, worker::Error>>(SSE_BACKLOG_MAX);
-    wasm_bindgen_futures::spawn_local(forward(socket, sender, keep_alive_ms));
+    let (sender, receiver) = mpsc::channel(SSE_BACKLOG_MAX);
+    let bytes = Rc::new(Cell::new(0_usize));
+    let backlog = Backlog { sender, bytes: Rc::clone(&bytes) };
+    let receiver = receiver.inspect(move |text: &std::result::Result<Vec<u8>, worker::Error>| {
+        bytes.set(bytes.get().saturating_sub(text.as_ref().map_or(0, Vec::len)));
+    });
+    wasm_bindgen_futures::spawn_local(forward(socket, backlog, keep_alive_ms));
     let headers = Headers::new();
     headers.set("content-type", sse::CONTENT_TYPE)?;
     headers.set("cache-control", "no-store")?;
@@ -287,16 +311,12 @@ fn sse_response(socket: WebSocket, keep_alive_ms: u64) -> Result<Response> {
 }
 
 /// Carries events from the object's socket to the client until either is gone, and closes the socket then.
-async fn forward(
-    socket: WebSocket,
-    mut sender: mpsc::Sender<std::result::Result<Vec<u8>, worker::Error>>,
-    keep_alive_ms: u64,
-) {
+async fn forward(socket: WebSocket, mut backlog: Backlog, keep_alive_ms: u64) {
     let Ok(messages) = socket.events() else { return };
     pin_mut!(messages);
     let mut quiet = sleep(keep_alive_ms);
     // The head of the response leaves with the first byte; a client should not wait for the first event.
-    let mut open = sender.try_send(Ok(sse::KEEP_ALIVE.as_bytes().to_vec())).is_ok();
+    let mut open = backlog.add(sse::KEEP_ALIVE.to_owned());
     while open {
         match select(messages.next(), quiet).await {
             Either::Left((message, standing)) => {
@@ -306,11 +326,11 @@ async fn forward(
                     _ => break,
                 };
                 let Some(event) = text.and_then(|text| serde_json::from_str::<Value>(&text).ok()) else { continue };
-                open = sender.try_send(Ok(sse::event(&event).into_bytes())).is_ok();
+                open = backlog.add(sse::event(&event));
             }
             Either::Right(_) => {
                 quiet = sleep(keep_alive_ms);
-                open = sender.try_send(Ok(sse::KEEP_ALIVE.as_bytes().to_vec())).is_ok();
+                open = backlog.add(sse::KEEP_ALIVE.to_owned());
             }
         }
     }

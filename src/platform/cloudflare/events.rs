@@ -3,6 +3,7 @@
 //! Each socket carries its own cursor (the last sequence number it was sent) in its attachment, which survives hibernation
 //! and the rebuilding of the wasm instance; so a socket never misses an event and never gets one twice.
 
+use crate::agent::view::Page;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use worker::{State, WebSocket};
@@ -66,8 +67,8 @@ pub(super) fn publish(state: &State, events: &[Value]) {
     }
 }
 
-/// One page of a socket's replay.
-pub(super) enum Page {
+/// What is left of a socket's replay.
+pub(super) enum Replay {
     /// There is more.
     More,
     /// It has caught up, or is gone.
@@ -75,32 +76,35 @@ pub(super) enum Page {
 }
 
 /// Sends the next page. `read` gives events after a number; `live` what of a stream in progress comes first.
-pub(super) fn replay(
-    socket: &WebSocket,
-    read: impl Fn(i64) -> Option<Vec<Value>>,
-    live: impl Fn() -> Vec<Value>,
-) -> Page {
-    let Some(standing) = cursor(socket).filter(|cursor| !cursor.live) else { return Page::Done };
-    let Some(events) = read(standing.seq) else { return Page::Done };
+pub(super) fn replay(socket: &WebSocket, read: impl Fn(i64) -> Option<Page>, live: impl Fn() -> Vec<Value>) -> Replay {
+    let Some(standing) = cursor(socket).filter(|cursor| !cursor.live) else { return Replay::Done };
+    let Some(page) = read(standing.seq) else {
+        // Left open it would never be sent anything again; the client comes back and resumes where it was.
+        let _ = socket.close(Some(CLOSE_TRY_AGAIN), Some("storage did not answer"));
+        return Replay::Done;
+    };
     let mut seq = standing.seq;
-    for event in &events {
+    for event in &page.events {
         if socket.send_with_str(event.to_string()).is_err() {
-            return Page::Done;
+            return Replay::Done;
         }
         seq = seq.max(seq_of(event));
     }
-    if events.len() >= PAGE_EVENTS {
+    if page.more {
         put_cursor(socket, Cursor { seq, live: false });
-        return Page::More;
+        return Replay::More;
     }
     for event in live() {
         if socket.send_with_str(event.to_string()).is_err() {
-            return Page::Done;
+            return Replay::Done;
         }
     }
     put_cursor(socket, Cursor { seq, live: true });
-    Page::Done
+    Replay::Done
 }
+
+/// "Try again later", of the list of WebSocket close codes.
+const CLOSE_TRY_AGAIN: u16 = 1013;
 
 /// After the instance was rebuilt, sockets may lack what was committed just before: each is replayed from its cursor.
 pub(super) fn reopen(state: &State) -> Vec<WebSocket> {
