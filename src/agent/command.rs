@@ -56,10 +56,11 @@ fn submit(
     if unit.agent.queued >= QUEUED_MAX {
         return Err(ApiError::because(Code::RateLimited, format!("{QUEUED_MAX} messages wait for this agent already")));
     }
-    unit.agent.accepted = unit.agent.accepted.saturating_add(1);
-    let id = unit.new_id("sub");
     let starts = !busy && unit.agent.parked.is_none() && unit.agent.queued == 0;
     let joins = mode == Mode::Steer && may_join(unit);
+    let waiting = if starts || joins { None } else { Some(admit_to_queue(unit, content)?) };
+    unit.agent.accepted = unit.agent.accepted.saturating_add(1);
+    let id = unit.new_id("sub");
     let (mut status, mut run_id, mut entry) = ("queued", None, None);
     if starts || joins {
         run_id = Some(if starts { settle::open_run(unit)? } else { unit.run()?.id.clone() });
@@ -68,7 +69,6 @@ fn submit(
     } else {
         unit.agent.queued = unit.agent.queued.saturating_add(1);
     }
-    let waiting = if entry.is_none() { Some(to_json(&content)?) } else { None };
     unit.tx.run(
         "INSERT INTO submission (request_id, id, position, mode, body_sha256, content, status, run_id, entry, created_ms) \
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
@@ -92,6 +92,25 @@ fn submit(
         view::stored_submission(unit.tx, request_id)?.ok_or_else(|| ApiError::new(Code::StorageUnavailable))?;
     Ok(Reply::Submission { submission: view::submission_json(unit.tx, &stored)?, created: true })
 }
+
+/// The content as it waits, or the refusal: all that waits may join in one transaction, and must fit the memory then.
+fn admit_to_queue(unit: &Unit<'_>, content: &[Block]) -> CommandResult<String> {
+    let text = to_json(&content)?;
+    if text.len() > QUEUED_SMALL_BYTES {
+        let sql = "SELECT COALESCE(SUM(length(content)), 0) FROM submission WHERE status = 'queued'";
+        let waiting = unit.tx.query(sql, &[])?.first().map_or(Ok(0), |row| row.integer(0))?;
+        let together = usize::try_from(waiting).unwrap_or(usize::MAX).saturating_add(text.len());
+        if together > QUEUED_BYTES_MAX {
+            let message = format!("messages of {waiting} bytes wait for this agent already");
+            return Err(ApiError::because(Code::RateLimited, message));
+        }
+    }
+    Ok(text)
+}
+
+/// Bytes of messages that may wait; small ones are counted by their number only ([`QUEUED_MAX`]).
+const QUEUED_BYTES_MAX: usize = 8 * 1024 * 1024;
+const QUEUED_SMALL_BYTES: usize = 64 * 1024;
 
 /// Whether a steer can enter the transcript now: the next request has not left yet, and no result is owed.
 fn may_join(unit: &Unit<'_>) -> bool {

@@ -83,22 +83,24 @@ fn an_agent_at_rest_is_not_due_in_the_index() {
     assert_eq!((told.status.as_str(), told.due_ms), ("idle", None));
 }
 
+fn large(number: usize) -> Command {
+    Command::Submit {
+        request_id: format!("r{number}"),
+        body_sha256: "h".into(),
+        content: vec![Block::text("x".repeat(500_000))],
+        mode: Mode::Steer,
+    }
+}
+
 #[test]
 fn pages_end_at_a_size_too_and_lose_nothing() {
     let mut bench = Bench::new(false);
-    let large = "x".repeat(500_000);
-    for number in 0..30 {
-        let command = Command::Submit {
-            request_id: format!("r{number}"),
-            body_sha256: "h".into(),
-            content: vec![Block::text(large.clone())],
-            mode: Mode::Steer,
-        };
-        bench.command(&command);
+    for number in 0..12 {
+        bench.command(&large(number));
+        bench.text("Hi");
+        bench.finish();
+        bench.done();
     }
-    bench.text("Hi");
-    bench.finish();
-    bench.done();
     let (mut seen, mut after, mut pages) = (0, 0, 0);
     loop {
         let (found, next) = bench.entries(after);
@@ -109,8 +111,24 @@ fn pages_end_at_a_size_too_and_lose_nothing() {
             None => break,
         }
     }
-    assert_eq!(seen, 31);
+    assert_eq!(seen, 24);
     assert!(pages >= 2, "{pages}");
+}
+
+#[test]
+fn large_messages_that_wait_are_bounded_together() {
+    let mut bench = Bench::new(false);
+    bench.submit("first");
+    let refused = (0..30).find_map(|number| bench.driver.command(&large(number)).err()).expect("too much waits");
+    assert_eq!(refused.code, crate::error::Code::RateLimited);
+    let waiting = bench.agent()["queued"].as_array().unwrap().len();
+    assert_eq!(waiting, 16);
+    // A small one still goes in, and the refused one once there is room.
+    bench.submit("small");
+    bench.finish();
+    bench.done();
+    assert_eq!(bench.agent()["queued"].as_array().unwrap().len(), 1, "steers joined, the follow-up waits");
+    bench.driver.command(&large(29)).unwrap();
 }
 
 #[test]

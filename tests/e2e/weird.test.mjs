@@ -86,6 +86,7 @@ const MODELS = {
   "arguments with a lone surrogate": [call("count_safe", '{"name":"a\\ud800"}')],
   "arguments that do not fit": [call("count_safe", { name: 7 })],
   "arguments nested deep": [call("weird", `{"kind":"gives-null","x":${"[".repeat(3_000)}${"]".repeat(3_000)}}`)],
+  "arguments nested too deep to be kept": [call("weird", `{"kind":"gives-null","x":${"[".repeat(120)}${"]".repeat(120)}}`)],
   "a hundred calls": Array.from({ length: 100 }, (_, index) => call("count_safe", count(`hundred-${index}`))),
 };
 for (const [kind, calls] of Object.entries(MODELS)) {

@@ -115,6 +115,14 @@ const DEEDS = {
     }, 100);
     return text("later");
   },
+  // workerd lets what a listener throws out of abort().
+  "throws-at-its-signal": (ctx) => {
+    ctx.signal.addEventListener("abort", () => {
+      ctx.memo("at the signal", 1);
+      throw new Error("a listener");
+    });
+    return new Promise(() => {});
+  },
   "breaks-ctx": (ctx) => {
     delete ctx.signal;
     ctx.env.EXT_COUNTER_URL = "http://127.0.0.1:9/";
