@@ -15,6 +15,10 @@ pub(super) fn carry_out(unit: &mut Unit<'_>, command: &Command) -> CommandResult
     if unit.agent.deleted {
         return Err(ApiError::new(Code::AgentDeleted));
     }
+    // A message or a configuration makes an agent; nothing else does.
+    if unit.is_new() && !matches!(command, Command::Submit { .. } | Command::Configure { .. }) {
+        return Err(ApiError::new(Code::NotFound));
+    }
     match command {
         Command::Submit { request_id, body_sha256, content, mode } => {
             submit(unit, request_id, body_sha256, content, *mode)

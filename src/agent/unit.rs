@@ -82,6 +82,11 @@ impl<'a> Unit<'a> {
         })
     }
 
+    /// Whether nothing was stored of this agent before.
+    pub(super) fn is_new(&self) -> bool {
+        self.stored_state.is_empty()
+    }
+
     /// Writes what changed and gives what is to be done. Nothing has happened before the caller's commit.
     pub(super) fn close(mut self) -> Result<Output, SqlError> {
         self.write_round()?;

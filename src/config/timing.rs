@@ -50,7 +50,6 @@ timings! {
     retry_wait_max_ms "RETRY_WAIT_MAX_MS" 120_000 1 DAY_MS, "a wait longer than this is a quota matter, not a retry (R6)";
     retry_task_delay_ms "RETRY_TASK_DELAY_MS" 5_000 0 DAY_MS, "from the end of an attempt to `retryTask` (section 7)";
     agent_call_timeout_ms "AGENT_CALL_TIMEOUT_MS" 10_000 1 DAY_MS, "the Worker waits this long for an object (section 9)";
-    submission_poll_ms "SUBMISSION_POLL_MS" 1_000 1 DAY_MS, "how often a waiting `GET …/submissions/{id}` looks again";
     keep_alive_ms "KEEP_ALIVE_MS" 15_000 1 DAY_MS, "a comment is sent on an event stream that is silent this long";
     claim_lease_ms "CLAIM_LEASE_MS" 180_000 1 DAY_MS, "lease of a claim, renewed by the liveness check (shapes.md)";
     slot_lease_ms "SLOT_LEASE_MS" 180_000 1 DAY_MS, "lease of a working-agent slot, renewed by the liveness check (section 8)";

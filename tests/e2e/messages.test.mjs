@@ -241,7 +241,7 @@ test("a configuration is in the next request; a tier that is not configured is r
 
 test("looking at an agent that never was makes none", async () => {
   for (const rest of ["", "/entries", "/events", "/submissions/x", "/submissions/x?wait=1"]) {
-    for (let time = 0; time < 2; time++) refused(await api.get(`/v1/agents/nobody${rest}`), 404, "not_found");
+    for (let time = 0; time < 2; time++) refused(await api.get(`/v1/agents/unmade${rest}`), 404, "not_found");
   }
   assert.ok(!ok(await api.get("/v1/agents")).agents.some(({ id }) => id === "nobody"));
 });
@@ -287,6 +287,41 @@ test("the index lists agents by status, in pages", async () => {
   assert.deepEqual(all, [...all].sort());
   const from = ok(await api.get(`/v1/agents?cursor=${all[1]}`)).agents.map(({ id }) => id);
   assert.deepEqual(from, all.slice(2));
+});
+
+test("only a message or a configuration makes an agent", async () => {
+  const calls = [
+    ["POST", "/stop", {}], ["POST", "/interrupt", {}], ["POST", "/retry", {}],
+    ["POST", "/signals/go", { value: 1, request_id: "s" }], ["DELETE", "", undefined], ["GET", "/export", undefined],
+  ];
+  for (const [method, rest, body] of calls) {
+    refused(await api.call(method, `/v1/agents/unmade${rest}`, body), 404, "not_found");
+  }
+  assert.equal((await api.ask("unmade", "hello")).status, "done");
+});
+
+test("an export is the whole agent as JSON Lines", async () => {
+  await api.configure("exported", { system_prompt: "You are exported." });
+  for (const n of [1, 2, 3]) await api.ask("exported", `Line ${n}`, { request_id: `x-${n}` });
+  const response = await api.get("/v1/agents/exported/export");
+  assert.equal(response.status, 200);
+  assert.match(response.headers["content-type"], /ndjson/);
+  const lines = response.text.trim().split("\n").map((line) => JSON.parse(line));
+  assert.equal(lines[0].type, "agent");
+  assert.equal(lines[0].config.system_prompt, "You are exported.");
+  const entries = lines.filter(({ type }) => type === "entry").map(({ entry }) => entry);
+  assert.deepEqual(entries, (await api.entries("exported")).entries);
+  const submissions = lines.filter(({ type }) => type === "submission").map(({ submission }) => submission);
+  assert.deepEqual(submissions.map(({ request_id, status }) => [request_id, status]), [1, 2, 3].map((n) => [`x-${n}`, "done"]));
+  assert.equal(lines.length, 1 + entries.length + submissions.length);
+});
+
+test("who watches an agent is told when it is deleted", async () => {
+  await api.ask("watched", "hello");
+  const stream = api.events("watched", { after: 0 });
+  await stream.until("the run's end", ({ type }) => type === "run_ended");
+  ok(await api.remove("watched"));
+  await until("the stream ends", () => stream.ended);
 });
 
 test("nothing panicked", () => noPanic(world.server.output));

@@ -113,6 +113,8 @@ pub struct Books {
     pub marked_runs: BTreeSet<String>,
     /// A stop is committed, and no `retry` since.
     pub stopped: bool,
+    /// A message or a configuration was accepted: the agent exists.
+    pub made: bool,
     /// Answers that stood complete in the stream log when their instance died.
     pub adoptable: BTreeSet<String>,
     /// Deaths that may count against an operation.
@@ -347,12 +349,11 @@ impl Books {
         }
         self.submissions(storage, stored, status)?;
         self.replays(storage, all_suffixes)?;
-        // An index row that was lost with its instance is sent at the next wake. Until then the index may take one kind of
-        // rest for another, but it must not take rest for work that no sweep looks at.
-        let (version, shown, due_ms) = &self.index;
-        let knows = *version == stored.agent.index.version && shown == status;
-        let rests = matches!(shown.as_str(), "idle" | "stopped" | "parked");
-        require(knows || rests || due_ms.is_some(), "the index knows the agent, or a sweep finds it overdue", || {
+        // What the index is to hear is owed until it has acknowledged, and the alarm stands as long; a run may go on while it
+        // still shows the state before.
+        let (version, shown, _) = &self.index;
+        let knows = *version == stored.agent.index.version && (shown == status || *version == 0);
+        require(knows || stored.agent.run.is_some(), "at rest the index knows the agent", || {
             format!("the index has {:?}, the agent {status} {:?}", self.index, stored.agent.index)
         })
     }
@@ -360,6 +361,10 @@ impl Books {
     fn submissions(&self, storage: &HostStorage, stored: &Stored, status: &str) -> Check {
         let rows = transaction(storage, |tx| {
             let mut rows = Vec::new();
+            // An object that only refused has no tables.
+            if view::load(tx)?.is_none() {
+                return Ok((rows, 0, 0));
+            }
             for row in tx.query("SELECT request_id FROM submission ORDER BY position", &[])? {
                 rows.extend(view::stored_submission(tx, row.text(0)?)?);
             }

@@ -804,9 +804,11 @@ impl<'a> World<'a> {
                 require(known.is_some() != *created || known == Some(body_sha256), "one id, one submission", || {
                     format!("{submission} created {created}")
                 })?;
+                self.books.made = true;
                 self.books.refused.remove(request_id);
                 self.books.accepted.insert(request_id.clone(), body_sha256.clone());
             }
+            (Command::Configure { .. }, _) => self.books.made = true,
             (Command::Stop { .. }, _) => {
                 self.books.marked_runs.extend(run_before);
                 self.books.stopped = true;
@@ -820,6 +822,10 @@ impl<'a> World<'a> {
 
     fn refused(&mut self, command: &Command, error: &ApiError) -> Check {
         let Command::Submit { request_id, body_sha256, mode, .. } = command else {
+            // Only a message or a configuration makes an agent.
+            if error.code == Code::NotFound && !self.books.made {
+                return Ok(());
+            }
             return broken("only a message can be refused", format!("{command:?}: {error:?}"));
         };
         let known = self.books.accepted.get(request_id);

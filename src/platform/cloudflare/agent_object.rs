@@ -182,7 +182,11 @@ impl AgentDO {
     ) -> std::result::Result<(u16, Value), ApiError> {
         // A status is 202 when work goes on after the answer.
         let accepted = if matches!(command, Command::Stop { .. } | Command::Interrupt { .. }) { 202 } else { 200 };
-        Ok(match driver.command(command)? {
+        let reply = driver.command(command)?;
+        if matches!(command, Command::Delete) {
+            events::close_all(&self.state);
+        }
+        Ok(match reply {
             Reply::Submission { submission, created } => {
                 (if created { 202 } else { 200 }, json!({ "submission": submission }))
             }

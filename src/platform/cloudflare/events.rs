@@ -116,3 +116,11 @@ pub(super) fn reopen(state: &State) -> Vec<WebSocket> {
     }
     sockets
 }
+
+/// Nothing more will ever come: the agent was deleted.
+pub(super) fn close_all(state: &State) {
+    for socket in state.get_websockets() {
+        // A socket that is gone is no matter.
+        let _ = socket.close(Some(1000), Some("deleted"));
+    }
+}

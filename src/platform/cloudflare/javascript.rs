@@ -11,7 +11,7 @@ use futures::future::LocalBoxFuture;
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::rc::Rc;
-use worker::js_sys::{Array, Function, JSON, Object, Promise, Reflect};
+use worker::js_sys::{self, Array, Function, JSON, Object, Promise, Reflect};
 use worker::wasm_bindgen::prelude::*;
 use worker::wasm_bindgen_futures::JsFuture;
 
@@ -49,11 +49,15 @@ struct Collected {
 fn set_up(module: &JsValue, setup: &Function) -> Result<Collected, String> {
     let collected = Rc::new(RefCell::new(Some(Collected::default())));
     let (on, tool) = (Rc::clone(&collected), Rc::clone(&collected));
-    let on = Closure::<dyn Fn(String, Function)>::new(move |event, handler| {
-        if let Some(collected) = on.borrow_mut().as_mut() {
-            collected.handlers.push((event, handler));
-        }
-    });
+    let on =
+        Closure::<dyn Fn(JsValue, JsValue) -> Result<(), JsValue>>::new(move |event: JsValue, handler: JsValue| {
+            let event = name_of(&event)?;
+            let handler = handler.dyn_into::<Function>().map_err(|_| type_error("a handler is a function"))?;
+            if let Some(collected) = on.borrow_mut().as_mut() {
+                collected.handlers.push((event, handler));
+            }
+            Ok(())
+        });
     let register_tool = Closure::<dyn Fn(JsValue)>::new(move |definition| {
         if let Some(collected) = tool.borrow_mut().as_mut() {
             collected.tools.push(definition);
@@ -224,21 +228,34 @@ fn context(namespace: &str, ctx: &Ctx) -> Result<Object, String> {
     });
     let (world, run_id, space) = (Rc::clone(&ctx.world), ctx.run_id.clone(), namespace.to_owned());
     let memo =
-        Closure::<dyn Fn(String, JsValue) -> Result<JsValue, JsValue>>::new(move |name: String, value: JsValue| {
+        Closure::<dyn Fn(JsValue, JsValue) -> Result<JsValue, JsValue>>::new(move |name: JsValue, value: JsValue| {
+            let name = name_of(&name)?;
             let value = from_js(&value).map_err(|message| JsValue::from_str(&message))?;
             let kept = world.memo(&space, &run_id, &name, value).map_err(|message| JsValue::from_str(&message))?;
             to_js(&kept).map_err(|message| JsValue::from_str(&message))
         });
     set(&object, "memo", &memo.into_js_value());
     let (world, space) = (Rc::clone(&ctx.world), namespace.to_owned());
-    let log =
-        Closure::<dyn Fn(String, String)>::new(move |level: String, text: String| world.log(&space, &level, &text));
+    let log = Closure::<dyn Fn(JsValue, JsValue)>::new(move |level: JsValue, text: JsValue| {
+        let text = text.as_string().unwrap_or_else(|| "(no text)".to_owned());
+        world.log(&space, &level.as_string().unwrap_or_default(), &text);
+    });
     set(&object, "log", &log.into_js_value());
     let world = Rc::clone(&ctx.world);
     #[allow(clippy::cast_precision_loss)]
     let now = Closure::<dyn Fn() -> f64>::new(move || world.now_ms() as f64);
     set(&object, "now", &now.into_js_value());
     Ok(object)
+}
+
+/// A name that an extension gives. Taken as any value and looked at here: told that a parameter is text, the glue of a
+/// release build reads what is no text as if it were, and the instance dies.
+fn name_of(value: &JsValue) -> Result<String, JsValue> {
+    value.as_string().ok_or_else(|| type_error("a name is text"))
+}
+
+fn type_error(text: &str) -> JsValue {
+    js_sys::TypeError::new(text).into()
 }
 
 fn get(object: &JsValue, name: &str) -> JsValue {

@@ -62,7 +62,7 @@ export async function startWorld({ vars = {}, plain = false, gateway: options = 
     server = await serve({
       stateDir,
       workerDir: ".",
-      vars: { API_TOKENS, RETRY_BASE_MS: "20", RETRY_MAX_MS: "100", SUBMISSION_POLL_MS: "100", ...address, ...vars },
+      vars: { API_TOKENS, RETRY_BASE_MS: "20", RETRY_MAX_MS: "100", ...address, ...vars },
     });
   } catch (error) {
     await gateway.close();
