@@ -30,6 +30,7 @@ pub(super) fn begin(unit: &mut Unit<'_>) -> Result<(), SqlError> {
         retries: 0,
         empties: 0,
         restarts: 0,
+        hook_restarts: 0,
         pending: false,
         due_ms: None,
         since_ms: None,
@@ -92,7 +93,7 @@ pub(super) fn hooks_pending(unit: &mut Unit<'_>, op: &OpRef) {
         && let Some(call) = unit.call_mut()
     {
         call.pending = true;
-        call.restarts = 0;
+        call.hook_restarts = 0;
     }
 }
 

@@ -315,10 +315,24 @@ impl<H: Host> Driver<H> {
     fn perform(self: &Rc<Self>, output: Output) {
         if !output.events.is_empty() {
             self.host.publish(&output.events);
+            self.void_lost(&output.events);
             self.wake_waiters(&output.events);
         }
         for effect in output.effects {
             self.perform_one(effect);
+        }
+    }
+
+    /// What was streamed of a call that was lost with its instance is void for who watched it.
+    fn void_lost(&self, events: &[Value]) {
+        let lost = |event: &&Value| event.get("outcome").and_then(Value::as_str) == Some("lost");
+        let voids: Vec<Value> = events
+            .iter()
+            .filter(lost)
+            .map(|event| json!({ "type": "reset_delta", "call": event.get("call"), "op": event.get("op") }))
+            .collect();
+        if !voids.is_empty() {
+            self.host.publish(&voids);
         }
     }
 

@@ -175,7 +175,7 @@ impl Machine {
             Event::ToolEnded { op, result } => tools::ended(&mut unit, op, result)?,
             Event::Indexed { version } => {
                 // While a run goes on the next change tells the index again: only the last word is worth a row.
-                if unit.agent.run.is_none() {
+                if unit.agent.rests() {
                     unit.agent.index.acknowledged = unit.agent.index.acknowledged.max(*version);
                 }
             }

@@ -47,7 +47,7 @@ fn resume_call(unit: &mut Unit<'_>, count: bool) -> Result<(), SqlError> {
         CallStep::Ended => call::again(unit),
         CallStep::Hooks | CallStep::Gate(_) | CallStep::Authorize => {
             let held = step == CallStep::Hooks && pending;
-            if count && !held && cut_off(unit, "hook_crash")? {
+            if count && !held && cut_off(unit, if step == CallStep::Hooks { "hook_crash" } else { "call_crash" })? {
                 return Ok(());
             }
             if let Some(call) = unit.call_mut() {
@@ -84,8 +84,9 @@ fn cut_off(unit: &mut Unit<'_>, reason: &str) -> Result<bool, SqlError> {
     let Some(call) = unit.call_mut() else {
         return Ok(false);
     };
-    call.restarts = call.restarts.saturating_add(1);
-    if call.restarts < RESTARTS_MAX {
+    let restarts = if call.step == CallStep::Hooks { &mut call.hook_restarts } else { &mut call.restarts };
+    *restarts = restarts.saturating_add(1);
+    if *restarts < RESTARTS_MAX {
         return Ok(false);
     }
     call.generation = call.generation.saturating_add(1);
@@ -100,6 +101,7 @@ pub(super) fn unpark(unit: &mut Unit<'_>) -> Result<(), SqlError> {
     unit.run_mut()?.parked = None;
     if let Some(call) = unit.call_mut() {
         call.restarts = 0;
+        call.hook_restarts = 0;
     } else {
         tools::forgive(unit)?;
     }
@@ -109,7 +111,7 @@ pub(super) fn unpark(unit: &mut Unit<'_>) -> Result<(), SqlError> {
 /// Does what is due. It may run at any time and any number of times.
 pub(super) fn fire_due(unit: &mut Unit<'_>) -> Result<(), SqlError> {
     let now_ms = unit.now_ms;
-    if unit.agent.run.is_none() && unit.agent.index.acknowledged < unit.agent.index.version {
+    if unit.agent.rests() && unit.agent.index.acknowledged < unit.agent.index.version {
         let row = unit.index_row();
         unit.effect(Effect::Index(row));
     }

@@ -203,6 +203,8 @@ pub struct CallOp {
     pub empties: u32,
     /// Times it was cut off by a crash since it last made progress (design L3).
     pub restarts: u32,
+    /// The same, while its hooks were asked: a hold clears these and not the ones above.
+    pub hook_restarts: u32,
     /// Its hooks have held it for a while: a death now is a hold, not a crash.
     pub pending: bool,
     /// When a backoff or a waiting gate is due, ms since 1970.
@@ -352,11 +354,16 @@ impl Agent {
         }
     }
 
+    /// Whether nothing goes on by itself: what the index shows then is its last word for a while.
+    pub fn rests(&self) -> bool {
+        self.run.as_ref().is_none_or(|run| run.parked.is_some())
+    }
+
     /// When the object must be awake next (design L1): the earliest due time, and `ahead_ms` from now while work is in
     /// flight, since an object without events is evicted and nothing else would wake it.
     pub fn wake_at(&self, now_ms: i64, ahead_ms: i64) -> Option<i64> {
         // At rest the only thing that may be owed is the index's word (design A3).
-        let owed = self.run.is_none() && self.index.acknowledged < self.index.version;
+        let owed = self.rests() && self.index.acknowledged < self.index.version;
         let owed = owed.then(|| now_ms.saturating_add(ahead_ms));
         [self.work_at(now_ms, ahead_ms), owed].into_iter().flatten().min()
     }

@@ -129,7 +129,7 @@ test("reject: 409 agent_busy, nothing stored, and the id is free afterwards", as
   await held("busy");
   const before_ = await api.agent("busy");
   const error = refused(await api.message("busy", "no", { request_id: "no", when_busy: "reject" }), 409, "agent_busy");
-  assert.equal(error.retryable, true);
+  assert.equal(error.retryable, false);
   refused(await api.get("/v1/agents/busy/submissions/no"), 404, "not_found");
   const after_ = await api.agent("busy");
   assert.deepEqual([after_.last_seq, after_.queued], [before_.last_seq, []]);

@@ -17,7 +17,7 @@ use std::rc::Rc;
 use worker::js_sys::{self, Promise};
 use worker::wasm_bindgen::prelude::*;
 use worker::wasm_bindgen_futures::JsFuture;
-use worker::{Headers, Method, Request, RequestInit, Response, wasm_bindgen, web_sys};
+use worker::{Headers, Method, Request, RequestInit, RequestRedirect, Response, wasm_bindgen, web_sys};
 
 #[wasm_bindgen]
 extern "C" {
@@ -116,6 +116,8 @@ fn build(url: &str, parts: &HeaderParts, body: &str) -> worker::Result<Request> 
         list.set(&name, &value)?;
     }
     let mut init = RequestInit::new();
+    // A redirect would carry the credentials along; as a 3xx it is a failure like any other.
+    init.with_redirect(RequestRedirect::Manual);
     init.with_method(Method::Post).with_headers(list).with_body(Some(JsValue::from_str(body)));
     Request::new_with_init(url, &init)
 }
