@@ -8,6 +8,7 @@ pub mod config;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod error;
+pub mod graph;
 pub mod hook;
 pub mod http;
 pub mod json;
