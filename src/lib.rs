@@ -12,6 +12,7 @@ pub mod graph;
 pub mod hook;
 pub mod http;
 pub mod json;
+mod log;
 pub mod model;
 pub mod platform;
 pub mod port;

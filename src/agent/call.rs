@@ -4,9 +4,10 @@
 use super::context::fragment_of;
 use super::interface::{Effect, GateAnswer, HookCall, HookReport, ModelRequest, OpRef, ToolSpec, Verdict};
 use super::state::{CallOp, CallStep, EndingKind, Phase, Reason};
-use super::unit::{Unit, parse, to_json};
+use super::unit::Unit;
 use super::{EMPTIES_MAX, TRUNCATED_IN_A_ROW_MAX, settle, tools};
 use crate::error::tool_code;
+use crate::log::{parse, to_json};
 use crate::model::encode::Fragment;
 use crate::model::message::{AssistantMessage, Block, Message, Stop, Usage};
 use crate::model::wire::{Declaration, Folded, RequestHead, Target, Wire};

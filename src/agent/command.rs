@@ -2,9 +2,10 @@
 
 use super::interface::{Command, Reply};
 use super::state::{AgentConfig, CallStep, Ending, EndingKind, Mode, Phase, Reason};
-use super::unit::{CommandResult, Unit, to_json};
+use super::unit::{CommandResult, Unit};
 use super::{QUEUED_MAX, call, recover, settle, view};
 use crate::error::{ApiError, Code};
+use crate::log::to_json;
 use crate::model::message::Block;
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! What a model is sent: the transcript as text fragments, encoded once and joined for each request.
 
-use super::log::{events_after, seq_of};
+use crate::log::{events_after, seq_of};
 use crate::model::encode::Fragment;
 use crate::model::message::Message;
 use crate::model::wire::Wire;

@@ -19,7 +19,6 @@ mod context;
 pub mod driver;
 mod interface;
 mod live;
-mod log;
 mod recover;
 mod schema;
 mod settings;
@@ -30,6 +29,7 @@ mod tools;
 mod unit;
 pub mod view;
 
+pub use crate::log::rfc3339;
 pub use crate::model::wire::{Folded, RequestHead, Target, Wire};
 pub use interface::*;
 pub use schema::{SCHEMA_VERSION, SchemaState, migrate};
@@ -37,9 +37,8 @@ pub use settings::Settings;
 
 use crate::error::{ApiError, Code};
 use crate::port::{Random, SqlError, Tx};
-use chrono::{DateTime, SecondsFormat};
 use context::ContextCache;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::cell::RefCell;
 use std::rc::Rc;
 use unit::Unit;
@@ -192,18 +191,4 @@ impl Machine {
 fn newer(found: i64) -> ApiError {
     let text = format!("this agent's storage has version {found}, this release knows {SCHEMA_VERSION}");
     ApiError::because(Code::SchemaNewer, text)
-}
-
-/// An event as clients see it.
-fn event_json(kind: &str, seq: i64, now_ms: i64, fields: Value) -> Value {
-    let mut event = json!({ "seq": seq, "type": kind, "at": rfc3339(now_ms) });
-    if let (Some(event), Value::Object(fields)) = (event.as_object_mut(), fields) {
-        event.extend(fields);
-    }
-    event
-}
-
-/// A time as the API shows it: RFC 3339, UTC, ms.
-pub fn rfc3339(at_ms: i64) -> String {
-    DateTime::from_timestamp_millis(at_ms).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Millis, true)
 }

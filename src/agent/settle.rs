@@ -3,8 +3,9 @@
 
 use super::interface::Effect;
 use super::state::{CallStep, EndingKind, Failures, Mode, Parked, Phase, Reason, Run};
-use super::unit::{Unit, parse};
+use super::unit::Unit;
 use super::{FAILURES_MAX, call, tools};
+use crate::log::parse;
 use crate::model::message::{Block, Message};
 use crate::port::{Row, SqlError};
 use crate::sabotage::{Fault, active};

@@ -1,10 +1,11 @@
 //! One transaction of the machine: the working set is loaded, changed, and written once at the end, with one log row for
 //! all that became visible and the alarm where it must stand.
 
+use super::Machine;
 use super::interface::{Effect, HookContext, IndexRow, OpRef, Output};
 use super::state::{Agent, AgentConfig, CallOp, Phase, Run, ToolOp};
-use super::{Machine, event_json, log};
 use crate::error::ApiError;
+use crate::log::{self, event_json, parse, to_json};
 use crate::model::message::Message;
 use crate::port::{Random, SqlError, Tx, new_id};
 use crate::sabotage::{Fault, active};
@@ -305,14 +306,6 @@ impl<'a> Unit<'a> {
 
 fn parse_or_default<T: serde::de::DeserializeOwned + Default>(text: &str, what: &str) -> Result<T, SqlError> {
     if text.is_empty() { Ok(T::default()) } else { parse(text, what) }
-}
-
-pub(super) fn parse<T: serde::de::DeserializeOwned>(text: &str, what: &str) -> Result<T, SqlError> {
-    serde_json::from_str(text).map_err(|error| SqlError::new(format!("{what}: {error}")))
-}
-
-pub(super) fn to_json<T: serde::Serialize>(value: &T) -> Result<String, SqlError> {
-    serde_json::to_string(value).map_err(|error| SqlError::new(error.to_string()))
 }
 
 /// A command's refusal, or a storage error on the way to it.

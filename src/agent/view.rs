@@ -1,10 +1,9 @@
 //! What the API shows of an agent: reads only, derived from what is stored.
 
-pub use super::log::Page;
-use super::log::{self, seq_of};
+pub use crate::log::Page;
+use super::schema;
 use super::state::{Agent, CallStep, Phase};
-use super::unit::parse;
-use super::{rfc3339, schema};
+use crate::log::{self, parse, rfc3339, seq_of};
 use crate::model::message::{Message, text_of};
 use crate::port::{Row, SqlError, Tx};
 use serde_json::{Value, json};

@@ -1,14 +1,14 @@
 //! The log: what clients replay. One row holds all events of one transaction, so that events cost numbers and not rows.
 
-use super::unit::{parse, to_json};
 use crate::port::{Row, SqlError, Tx};
-use serde_json::Value;
+use chrono::{DateTime, SecondsFormat};
+use serde_json::{Value, json};
 
 /// Bytes of text in one cell; longer text lies in table `part` (design S3; the platform refuses 2 MB).
 const CELL_BYTES_MAX: usize = 512 * 1024;
 
 /// Adds the events of one transaction; `last_seq` is the number of the last of them.
-pub(super) fn append(tx: &dyn Tx, last_seq: i64, events: &[Value], now_ms: i64) -> Result<(), SqlError> {
+pub(crate) fn append(tx: &dyn Tx, last_seq: i64, events: &[Value], now_ms: i64) -> Result<(), SqlError> {
     let count = i64::try_from(events.len()).map_err(|error| SqlError::new(error.to_string()))?;
     let first = last_seq.saturating_sub(count).saturating_add(1);
     let body = to_json(&events)?;
@@ -40,7 +40,7 @@ pub struct Page {
 const PAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// The events after `after`, about `limit` of them or [`PAGE_BYTES_MAX`]: whole rows are read, at least one.
-pub(super) fn events_after(tx: &dyn Tx, after: i64, limit: usize) -> Result<Page, SqlError> {
+pub(crate) fn events_after(tx: &dyn Tx, after: i64, limit: usize) -> Result<Page, SqlError> {
     let mut page = Page::default();
     let mut from = after;
     loop {
@@ -76,7 +76,7 @@ fn row_events(tx: &dyn Tx, row: &Row) -> Result<(Vec<Value>, usize), SqlError> {
 }
 
 /// The one event with this number.
-pub(super) fn event(tx: &dyn Tx, seq: i64) -> Result<Option<Value>, SqlError> {
+pub(crate) fn event(tx: &dyn Tx, seq: i64) -> Result<Option<Value>, SqlError> {
     let rows = tx.query("SELECT seq, first, body FROM log WHERE seq >= ?1 ORDER BY seq LIMIT 1", &[seq.into()])?;
     let Some(row) = rows.first() else {
         return Ok(None);
@@ -85,8 +85,32 @@ pub(super) fn event(tx: &dyn Tx, seq: i64) -> Result<Option<Value>, SqlError> {
 }
 
 /// The number of an event, 0 when it has none.
-pub(super) fn seq_of(event: &Value) -> i64 {
+pub(crate) fn seq_of(event: &Value) -> i64 {
     event.get("seq").and_then(Value::as_i64).unwrap_or(0)
+}
+
+/// An event as clients see it.
+pub(crate) fn event_json(kind: &str, seq: i64, now_ms: i64, fields: Value) -> Value {
+    let mut event = json!({ "seq": seq, "type": kind, "at": rfc3339(now_ms) });
+    if let (Some(event), Value::Object(fields)) = (event.as_object_mut(), fields) {
+        event.extend(fields);
+    }
+    event
+}
+
+/// A time as the API shows it: RFC 3339, UTC, ms.
+pub fn rfc3339(at_ms: i64) -> String {
+    DateTime::from_timestamp_millis(at_ms).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+/// JSON text of a cell, as a value; `what` names the cell in the error.
+pub(crate) fn parse<T: serde::de::DeserializeOwned>(text: &str, what: &str) -> Result<T, SqlError> {
+    serde_json::from_str(text).map_err(|error| SqlError::new(format!("{what}: {error}")))
+}
+
+/// A value as JSON text for a cell.
+pub(crate) fn to_json<T: serde::Serialize>(value: &T) -> Result<String, SqlError> {
+    serde_json::to_string(value).map_err(|error| SqlError::new(error.to_string()))
 }
 
 /// `text` in pieces of at most `bytes_max` bytes, cut between characters.
