@@ -18,6 +18,7 @@ pub mod platform;
 pub mod port;
 pub mod sabotage;
 pub mod signal;
+pub mod task;
 pub mod tool;
 
 #[cfg(target_family = "wasm")]

@@ -18,6 +18,10 @@ pub enum Fault {
     SubmissionSettledTwice,
     /// A tool that is not replay-safe runs again after a crash.
     UnsafeToolRunAgain,
+    /// A wake counts as done before the agent has committed the start.
+    WakeAcknowledgedBeforeStart,
+    /// A second start of the same attempt is taken.
+    SecondStartAccepted,
 }
 
 impl Fault {
