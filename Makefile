@@ -24,7 +24,7 @@ check: setup ## The quick part of `test`: format, lints, tests on the host
 
 sim: setup ## The simulation alone, with its coverage table, and the sabotages it must notice
 	@$(ENV) cargo test --test sim -- --nocapture
-	@$(ENV) RUSTFLAGS='--cfg agentdo_sabotage' CARGO_TARGET_DIR=target/sabotage cargo test --test sim sabotage
+	@$(ENV) RUSTFLAGS='--cfg agentdo_sabotage' CARGO_TARGET_DIR=target/sabotage cargo test --lib --test sim sabotage
 
 build: setup ## Builds the Worker into build/ and prints its sizes
 	@scripts/build.sh

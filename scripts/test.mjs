@@ -20,7 +20,7 @@ const ALL = [
   ...CHECK,
   {
     name: "sabotages the simulation must notice",
-    run: ["cargo", "test", "--test", "sim", "sabotage"],
+    run: ["cargo", "test", "--lib", "--test", "sim", "sabotage"],
     env: SABOTAGE,
     counts: true,
   },

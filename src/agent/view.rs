@@ -1,8 +1,8 @@
 //! What the API shows of an agent: reads only, derived from what is stored.
 
-pub use crate::log::Page;
 use super::schema;
 use super::state::{Agent, CallStep, Phase};
+pub use crate::log::Page;
 use crate::log::{self, parse, rfc3339, seq_of};
 use crate::model::message::{Message, text_of};
 use crate::port::{Row, SqlError, Tx};

@@ -329,8 +329,8 @@ impl ChangeMachine {
     }
 
     /// Events after `after`, about `limit` of them.
-    pub fn events_after(&self, tx: &dyn Tx, after: i64, limit: usize) -> Result<Vec<Value>, SqlError> {
-        if load_state(tx)?.is_none() { Ok(Vec::new()) } else { log::events_after(tx, after, limit) }
+    pub fn events_after(&self, tx: &dyn Tx, after: i64, limit: usize) -> Result<log::Page, SqlError> {
+        if load_state(tx)?.is_none() { Ok(log::Page::default()) } else { log::events_after(tx, after, limit) }
     }
 }
 
