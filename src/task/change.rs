@@ -4,12 +4,13 @@
 //! object's own alarm, until the agent has committed the start. So a lost queue loses nothing, and a wake that comes twice
 //! starts nothing twice. What D1 shows is told by versioned upserts that are owed until they are acknowledged.
 
+use super::interface::{Command, Effect, Event, Output, Posted, Reply, Report, Told};
 use super::rules::{Step, change_status, next_step};
 use super::types::{Attempt, AttemptOutcome, ChangeStatus, Failure, Order, Task, TaskSpec, TaskStatus, Waking};
+use super::view::{change_json, task_json};
 use crate::error::{ApiError, Code};
 use crate::graph::{self, Next, Node, Stand};
-use crate::log::{self, event_json, parse, rfc3339, to_json};
-use crate::model::message::Usage;
+use crate::log::{self, event_json, parse, to_json};
 use crate::port::{Random, SqlError, Tx, new_id};
 use crate::sabotage::{Fault, active};
 use serde::{Deserialize, Serialize};
@@ -39,197 +40,23 @@ pub struct Settings {
     pub retry_task_delay_ms: i64,
 }
 
-/// What is posted.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Posted {
-    /// The Change's id.
-    pub id: String,
-    /// Hash of the canonical body: the same id with another is refused.
-    pub body_sha256: String,
-    /// For people and the model.
-    pub title: String,
-    /// For people and the model.
-    pub description: String,
-    /// The Tasks.
-    pub tasks: Vec<TaskSpec>,
-}
-
-/// What somebody asks of a Change.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Command {
-    /// Makes it.
-    Create {
-        /// All of it.
-        posted: Posted,
-    },
-    /// Nothing begins any more; what runs is stopped.
-    Cancel,
-    /// Blocked Tasks that could go on do so.
-    Unblock,
-    /// A Task at rest begins anew.
-    Retry {
-        /// The Task.
-        task_id: String,
-    },
-    /// A wake arrived: whatever start is owed for the Task is carried now.
-    Look {
-        /// The Task.
-        task_id: String,
-    },
-    /// An agent tells of an attempt.
-    Report {
-        /// What it tells.
-        report: Report,
-    },
-}
-
-/// What an agent tells of an attempt, until it is acknowledged.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Report {
-    /// The Task.
-    pub task_id: String,
-    /// The attempt.
-    pub attempt: u32,
-    /// What happened.
-    pub what: Told,
-}
-
-/// See [`Report`].
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Told {
-    /// Its run began.
-    Started {
-        /// The tier.
-        tier: String,
-        /// The provider.
-        provider: String,
-        /// The configured model.
-        model: String,
-    },
-    /// It ended.
-    Ended {
-        /// How.
-        outcome: AttemptOutcome,
-        /// For people and later attempts.
-        detail: Option<String>,
-        /// The Intent, when it was completed.
-        intent: Option<Value>,
-        /// What `fail_task` said.
-        failure: Option<Failure>,
-        /// Model calls.
-        calls: u32,
-        /// Tokens and money.
-        usage: Usage,
-    },
-}
-
-/// What the driver is to do.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Effect {
-    /// Put a wake into the queue. It carries no decision and may be lost.
-    Wake {
-        /// The Task.
-        task_id: String,
-    },
-    /// Tell the agent to start; answer [`Event::StartAnswered`].
-    Start {
-        /// The agent.
-        agent: String,
-        /// What it is to do.
-        order: Box<Order>,
-    },
-    /// Tell the agent to stop an attempt; answer [`Event::StopAnswered`].
-    Stop {
-        /// The agent.
-        agent: String,
-        /// The Task.
-        task_id: String,
-        /// The attempt.
-        attempt: u32,
-    },
-    /// Tell D1; answer [`Event::Synced`]. A row with a lower version changes nothing there.
-    Sync {
-        /// What the rows are up to.
-        upto: i64,
-        /// The Change's row.
-        change: Value,
-        /// Rows of Tasks that changed.
-        tasks: Vec<Value>,
-    },
-}
-
-/// What happened to an effect, or to time.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Event {
-    /// The agent committed the start, or refused it for good; what may pass is not answered and asked again.
-    StartAnswered {
-        /// The Task.
-        task_id: String,
-        /// The attempt.
-        attempt: u32,
-        /// Why it refuses for good.
-        refused: Option<String>,
-    },
-    /// The agent has taken the stop.
-    StopAnswered {
-        /// The Task.
-        task_id: String,
-        /// The attempt.
-        attempt: u32,
-    },
-    /// D1 has it.
-    Synced {
-        /// Up to this.
-        upto: i64,
-    },
-    /// The object's alarm fired.
-    AlarmFired,
-}
-
-/// What a command answers.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Reply {
-    /// The Change as the API shows it, and whether this command made it.
-    Change {
-        /// `{"id","title",…}`.
-        change: Value,
-        /// Made by this command.
-        created: bool,
-    },
-    /// The Task as the API shows it.
-    Task(Value),
-    /// Done, nothing to show.
-    Done,
-}
-
-/// What one transaction asks for, once it is committed.
-#[derive(Debug, Default, PartialEq)]
-pub struct Output {
-    /// To perform, in order.
-    pub effects: Vec<Effect>,
-    /// Committed events.
-    pub events: Vec<Value>,
-}
-
 /// The row of `change`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-struct State {
-    id: String,
-    body_sha256: String,
-    title: String,
-    description: String,
-    created_ms: i64,
-    cancelled: bool,
-    begun: bool,
-    seq: i64,
-    alarm_ms: Option<i64>,
+pub(super) struct State {
+    pub(super) id: String,
+    pub(super) body_sha256: String,
+    pub(super) title: String,
+    pub(super) description: String,
+    pub(super) created_ms: i64,
+    pub(super) cancelled: bool,
+    pub(super) begun: bool,
+    pub(super) seq: i64,
+    pub(super) alarm_ms: Option<i64>,
     /// What D1 has acknowledged.
-    synced: i64,
+    pub(super) synced: i64,
     /// When it is told again.
-    sync_due_ms: Option<i64>,
+    pub(super) sync_due_ms: Option<i64>,
 }
 
 /// The machine of one Change.
@@ -887,45 +714,9 @@ fn stand(task: &Task) -> Stand {
     }
 }
 
-fn status_of(state: &State, tasks: &BTreeMap<i64, Task>) -> ChangeStatus {
+pub(super) fn status_of(state: &State, tasks: &BTreeMap<i64, Task>) -> ChangeStatus {
     let statuses: Vec<TaskStatus> = tasks.values().map(|task| task.status).collect();
     change_status(state.cancelled, state.begun, &statuses)
-}
-
-fn change_json(state: &State, tasks: &BTreeMap<i64, Task>) -> Value {
-    let tasks_json: Vec<Value> = tasks
-        .values()
-        .map(|task| {
-            json!({
-                "id": task.id, "key": task.spec.key, "title": task.spec.title, "status": task.status,
-                "agent_id": task.agent(), "after": task.spec.after,
-            })
-        })
-        .collect();
-    json!({
-        "id": state.id, "title": state.title, "status": status_of(state, tasks),
-        "created_at": rfc3339(state.created_ms), "tasks": tasks_json,
-    })
-}
-
-fn task_json(state: &State, task: &Task) -> Value {
-    let attempts: Vec<Value> = task
-        .attempts
-        .iter()
-        .map(|attempt| {
-            json!({
-                "attempt": attempt.attempt, "tier": attempt.tier, "provider": attempt.provider, "model": attempt.model,
-                "status": if attempt.outcome.is_some() { "ended" } else { "running" }, "outcome": attempt.outcome,
-                "started_at": attempt.started_ms.map(rfc3339), "ended_at": attempt.ended_ms.map(rfc3339),
-                "calls": attempt.calls, "usage": attempt.usage,
-            })
-        })
-        .collect();
-    json!({
-        "id": task.id, "key": task.spec.key, "change_id": state.id, "title": task.spec.title, "status": task.status,
-        "reason": task.reason, "agent_id": task.agent(), "intent": task.intent, "failure": task.failure,
-        "attempts": attempts,
-    })
 }
 
 #[cfg(test)]

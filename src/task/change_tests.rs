@@ -1,6 +1,7 @@
 //! The machine of a Change over real SQLite, with agents, a queue and D1 that lose, double and delay.
 
 use super::*;
+use crate::model::message::Usage;
 use crate::platform::host::{HostStorage, SeededRandom};
 use crate::port::transaction;
 use std::collections::VecDeque;

@@ -7,5 +7,7 @@
 //! functions with a table each.
 
 pub mod change;
+pub mod interface;
 pub mod rules;
 pub mod types;
+mod view;
