@@ -382,7 +382,10 @@ fn stormy(seed: u64) -> Result<(), String> {
                 let (id, attempt) = (order.task_id.clone(), order.attempt);
                 // The agent commits the start once; its answer may be lost.
                 if world.started.insert((id.clone(), attempt)) {
-                    world.begins(&id, attempt);
+                    // What it tells may be told twice.
+                    for _ in 0..=usize::from(!calm && world.random.below(3) == 0) {
+                        world.begins(&id, attempt);
+                    }
                     working.push((id.clone(), attempt));
                 }
                 if calm || world.random.below(3) > 0 {

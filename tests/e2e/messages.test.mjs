@@ -274,7 +274,8 @@ test("the index lists agents by status, in pages", async () => {
   ok(await api.message("list-working", "listed", { request_id: "l" }), 202);
   await held("listed");
   await api.ask("list-idle", "hello");
-  await api.stop("list-stopped");
+  await api.ask("list-stopped", "hello");
+  ok(await api.stop("list-stopped"), 202);
   const listed = async (status) => ok(await api.get(`/v1/agents?status=${status}`)).agents;
   for (const status of ["working", "idle", "stopped"]) {
     const found = await until(`list-${status} is listed`, async () => (await listed(status)).find(({ id }) => id === `list-${status}`));
